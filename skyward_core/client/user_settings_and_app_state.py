@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
+from string import Formatter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from skyward_core.model.errors import UsageError
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from skyward_core.client.settings_edits import TomlValue
 
 KEYS_TABLE = "keys"  # table with the app's key bindings, which the app validates
-SETTINGS_TABLES = ("app", KEYS_TABLE, "notify")
+COMMANDS_TABLE = "commands"
+SETTINGS_TABLES = ("app", KEYS_TABLE, "notify", COMMANDS_TABLE)
+COMMAND_FIELDS = ("pool", "run", "rank", "script")  # of a command's template
 MAX_MEGABYTES = 64_000
 
 SettingKind = Literal["theme", "flag", "command", "seconds", "megabytes"]
@@ -46,13 +49,38 @@ class NotifySettings:
     after: float = _setting(10.0, "seconds", "Shorter runs do not notify while you watch")
 
 
+class UserCommand(NamedTuple):
+    """Command of the user, bound to a key of the app.
+
+    Attributes:
+        name: Name in the table ``commands``.
+        key: The key, not validated.
+        words: Program and arguments, with fields such as ``{pool}``.
+        background: Whether the command runs without the terminal.
+    """
+
+    name: str
+    key: str
+    words: tuple[str, ...]
+    background: bool = False
+
+    def fill(self, values: Mapping[str, str]) -> list[str]:
+        """Return the program and its arguments. A field never becomes several words.
+
+        Raises:
+            KeyError: If a field has no value.
+        """
+        return [word.format_map(values) for word in self.words]
+
+
 @dataclass(frozen=True)
 class UserSettings:
-    """Tables ``app``, ``notify`` and ``keys``; invalid values are replaced by defaults.
+    """Tables ``app``, ``notify``, ``keys`` and ``commands``; invalid values are replaced by defaults.
 
     Attributes:
         notify: Table ``notify``.
         keys: Keys of the app by action ID, not validated.
+        commands: Table ``commands``.
         refused: Messages about rejected values.
     """
 
@@ -64,6 +92,7 @@ class UserSettings:
     )
     notify: NotifySettings = NotifySettings()
     keys: Mapping[str, str] = field(default_factory=dict)
+    commands: tuple[UserCommand, ...] = ()
     refused: tuple[str, ...] = ()
 
 
@@ -105,10 +134,15 @@ def read_user_settings(own: Path, project: Path) -> UserSettings:
     """
     reader = _SettingsFile(own)
     keys = {name: reader.take(KEYS_TABLE, name, None, str) for name in list(reader.tables[KEYS_TABLE])}
+    commands = [
+        reader.take(COMMANDS_TABLE, name, None, partial(_parse_user_command, name))
+        for name in list(reader.tables[COMMANDS_TABLE])
+    ]
     settings = replace(
         reader.take_fields("app", UserSettings),
         keys={name: key for name, key in keys.items() if key is not None},
         notify=reader.take_fields("notify", NotifySettings),
+        commands=tuple(filter(None, commands)),
     )
     reader.reject_unknown()
     return replace(settings, refused=(*reader.problems, *_user_only_problems(own, project)))
@@ -180,6 +214,19 @@ def _parse_command(command: Any) -> tuple[str, ...]:
     if "\0" in command:
         raise ValueError("it contains a zero byte")
     return tuple(words)
+
+
+def _parse_user_command(name: str, table: Any) -> UserCommand:
+    if not isinstance(table, dict) or not {"key", "command"} <= table.keys() <= {"key", "command", "background"}:
+        raise ValueError('it must be a table such as {key = "f7", command = "nvitop", background = false}')
+    key, background = parse_value(str, table["key"]), parse_value(bool, table.get("background", False))
+    if not (words := _parse_command(table["command"])):
+        raise ValueError("it names no program")
+    for _, found, spec, conversion in (each for word in words for each in Formatter().parse(word)):
+        if found is not None and (found not in COMMAND_FIELDS or spec or conversion):
+            known = ", ".join(f"{{{each}}}" for each in COMMAND_FIELDS)
+            raise ValueError(f"unknown field {{{found}}}. Known: {known}. Write {{{{ and }}}} for braces")
+    return UserCommand(name, key, words, background)
 
 
 def _parse_number(value: Any, *, least: float, most: float, label: str) -> float:

@@ -39,7 +39,7 @@ from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.shutdown_and_daemon_threads import ShutdownSignals, run_in_daemon_thread
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.number_time_and_run_state_format import run_progress
-from skyward_tui.ui.actions import actions_in, bindings, first_key, resolve_keymap, with_keys
+from skyward_tui.ui.actions import Action, actions_in, bindings, first_key, resolve_commands, resolve_keymap, with_keys
 from skyward_tui.ui.saved_state import InvalidStateFile, SavedState, ScreenState, load_state, save_state
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.suspend_for_programs import remove_stale_logs
@@ -155,6 +155,8 @@ class SkywardApp(App[None]):
         self.user_settings = UserSettings()
         self.unlaunched: Form | None = None
         self.keys: Mapping[str, str] = {}
+        self.own_commands: Sequence[Action] = ()
+        self._default_bindings = self._bindings  # without the commands of the user
         self.leftovers: LeftoverScan | None = None
         self.failures = 0
         self.last_pool = ""
@@ -494,10 +496,14 @@ class SkywardApp(App[None]):
     def _apply_other_settings(self) -> list[str]:
         """Apply the user's keys and other settings. Return the problems with the keys."""
         self.keys, refused = resolve_keymap(self.user_settings.keys)
+        self.own_commands, unbound = resolve_commands(self.user_settings.commands, self.keys)
+        self._bindings = self._default_bindings.copy()
+        for each in self.own_commands:
+            self.bind(each.keys, each.call, description=each.help, show=False)
         self.set_keymap(self.keys)
         self._notifier.ways = self.user_settings.notify
         settings.limit_log_memory(self.user_settings.memory_of_logs)
-        return refused
+        return refused + unbound
 
     def flash(self, text: str, kind: str = "info") -> None:
         """Show a message on the topmost full screen. ``kind`` is "info", "done" or "error"."""
@@ -903,6 +909,21 @@ class SkywardApp(App[None]):
         if not isinstance(self.screen, HelpScreen):
             below = self._front_screen
             self.push_screen(HelpScreen() if below is None else HelpScreen(below.SCOPE, below.context))
+
+    @work(group="commands")
+    async def action_own_command(self, number: int) -> None:
+        """Run a command of the user's settings with the values of the present screen."""
+        from skyward_tui.ui.suspend_for_programs import run_user_command
+
+        if (front := self._front_screen) is None or self.read_only:
+            return self.flash(f"not available {'in a replay' if self.REPLAYS else 'with --read-only'}", "error")
+        fields = {name: text for name, text in front.command_fields().items() if text}
+        await run_user_command(self, self.user_settings.commands[number], fields)
+
+    def script_of(self, run: str) -> str:
+        """Return the script of a run in the list of runs; "" if unknown."""
+        screens = (screen for screen in self.screen_stack if isinstance(screen, PoolsScreen))
+        return next((row.past.script for screen in screens for row in screen.run_table.rows if row.past.run == run), "")
 
     def action_about(self) -> None:
         from skyward_tui.app.crash_and_system_reports import system_report

@@ -85,6 +85,7 @@ class HelpScreen(Dialog[None]):
         others = [scope for scope in SCOPES if scope not in (*first, "replay", "app")]
         here = list(actions_by_id(*HINTS.get(self._hinted, ())))
         near = [("Most used here", here), *((SCOPES[each], actions_in(each)) for each in (*first, "app"))]
+        near.append(("Your commands", iter(self.app.own_commands)))
         far = [(SCOPES[each], actions_in(each)) for each in others]
         own = (width - GAP * (columns - 1)) // columns
         lines = list[Content]()

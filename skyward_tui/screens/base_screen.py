@@ -200,6 +200,10 @@ class BaseScreen(DismissOnceScreen[Result]):
         """
         self._message.flash(sanitize_line(text), kind, self.app.wall_time() + FLASH_SECONDS)
 
+    def command_fields(self) -> Mapping[str, str]:
+        """Return values for the user's commands, by name; "" if nothing is selected."""
+        return {}
+
     def show_launched(self, pool: str, run: str) -> None:
         """Show a run that was just launched, if the screen shows its pool."""
 
@@ -275,7 +279,7 @@ def commands(app: SkywardApp, screen: Screen[Any]) -> Iterator[SystemCommand]:
     scopes = (screen.SCOPE, "app") if isinstance(screen, BaseScreen) else ("app",)
     if app.REPLAYS:
         scopes = ("replay", *scopes)
-    for action in actions_in(*scopes):
+    for action in (*actions_in(*scopes), *app.own_commands):
         if action.call == "app.command_palette":
             continue
         keys = " ".join(action.shown_keys(app.keys))

@@ -613,6 +613,10 @@ class HistoryScreen(ListScreen[PastRunList]):
 
     # Actions
 
+    def command_fields(self) -> Mapping[str, str]:
+        run = self.listed.chosen
+        return {} if run is None else {"pool": run.pool, "run": run.run, "script": run.script}
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action in ("dismiss_chosen", "dismiss_all") and not self._shows_failures:
             return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -469,6 +469,13 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
             return self.pool_list.chosen
         row = self.run_table.chosen
         return None if row is None else row.pool or self.app.find_pool(row.past.key)
+
+    def command_fields(self) -> Mapping[str, str]:
+        pool, row = self.chosen_pool, self.chosen_run
+        run = None if pool is None or row is not None else pool.current_run()
+        id = row.past.run if row is not None else "" if run is None else run.id
+        name = row.past.pool if row is not None else "" if pool is None else pool.name
+        return {"pool": name, "run": id, "script": self.app.script_of(id)}
 
     @property
     def _teardown_pools(self) -> list[PoolView]:

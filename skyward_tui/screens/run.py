@@ -499,6 +499,11 @@ class RunScreen(BaseScreen[None]):
         """Show a run until a run that is not known yet begins after its end."""
         self._shown_run, self._known_runs = run, {*pool.runs, *(each.run for each in pool.waiting)}
 
+    def command_fields(self) -> Mapping[str, str]:
+        pool, run = self.pool, "" if self.run is None else self.run.id
+        rank = "" if self.rank is None else str(self.rank)
+        return {"pool": pool.name if pool else "", "run": run, "rank": rank, "script": self.app.script_of(run)}
+
     def show_launched(self, pool: str, run: str) -> None:
         if pool == self.key and not self.run_id:
             self._shown_run = run

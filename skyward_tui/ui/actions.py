@@ -8,15 +8,21 @@ focus the panels of the run screen come from the table in ``panel_table_and_layo
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from textual.binding import Binding, BindingType
 from textual.keys import Keys, format_key
 
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.ui.panel_table_and_layout import PANELS
+
+if TYPE_CHECKING:
+    from skyward_core.client.user_settings_and_app_state import UserCommand
 
 SCOPES = {
     "app": "Everywhere",
@@ -515,6 +521,29 @@ def resolve_keymap(requested: Mapping[str, str]) -> tuple[dict[str, str], list[s
         del keymap[loser]
         refused.append(f"keys.{loser}: {shown_key(key)} is already bound to {winner}")
     return keymap, refused
+
+
+def resolve_commands(commands: Iterable[UserCommand], keymap: Mapping[str, str]) -> tuple[list[Action], list[str]]:
+    """Return the user's commands as actions of the app, and an error text for each one whose key cannot be bound.
+
+    Args:
+        commands: The commands.
+        keymap: The user's own keys by action id.
+    """
+    holders = {key: id for id, action in _BY_ID.items() for key in keymap.get(id, action.keys).split(",")}
+    holders |= dict.fromkeys(("tab", "shift+tab"), "the next or previous field")
+    actions, refused = list[Action](), list[str]()
+    for number, command in enumerate(commands):
+        key, id = _textual_key(command.key), f"commands.{command.name}"
+        if reason := _key_error(key) or (
+            f"{shown_key(key)} is already bound to {holder}" if (holder := holders.get(key)) else ""
+        ):
+            refused.append(f"{id}: {reason}")
+            continue
+        holders[key] = id
+        help = sanitize_line(f"{command.name}: {shlex.join(command.words)}")
+        actions.append(Action(id, key, f"app.own_command({number})", "", help, changes=True))
+    return actions, refused
 
 
 def _textual_key(key: str) -> str:

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.error_hint_text import format_error
 
 if TYPE_CHECKING:
+    from skyward_core.client.user_settings_and_app_state import UserCommand
     from skyward_tui.app import SkywardApp
 
 # If the program fails, the shell waits for enter, because the app would paint over the error message. The shell ignores
@@ -49,6 +50,30 @@ async def run_in_terminal(app: App[Any], *command: str) -> None:
             signal.signal(signal.SIGINT, before)
             if process is not None and process.returncode is None:
                 process.terminate()
+
+
+async def run_user_command(app: SkywardApp, command: UserCommand, fields: Mapping[str, str]) -> None:
+    """Run a command of the user in the terminal, or in the background, and show how it ended."""
+    name = command.name
+    try:
+        words = command.fill(fields)
+        if not command.background:
+            return await run_in_terminal(app, *words)
+        app.flash(f"{name} has started")
+        nothing, process = asyncio.subprocess.DEVNULL, None
+        try:
+            process = await asyncio.create_subprocess_exec(*words, stdin=nothing, stdout=nothing, stderr=nothing)
+            status = await process.wait()
+        finally:
+            if process is not None and process.returncode is None:
+                process.terminate()
+    except KeyError as missing:
+        return app.flash(f"{name} needs a {missing.args[0]}. Select one, and press the key again", "error")
+    except SuspendNotSupported:
+        return app.flash(f"{name} cannot run in this terminal. Set background = true", "error")
+    except (OSError, ValueError) as error:
+        return app.flash(f"{name} cannot be started: {error}", "error")
+    return app.flash(f"{name}: exit status {status}", "error" if status else "done")
 
 
 def own_command(command: str, *words: str) -> Sequence[str]:

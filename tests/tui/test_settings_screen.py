@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,11 +17,13 @@ from skyward_core.client.user_settings_and_app_state import NotifySettings, read
 from skyward_core.views.log_buffers_and_rank_activity import MemoryBudget
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import AskScreen
+from skyward_tui.dialogs.help_and_focus_jump import HelpScreen
 from skyward_tui.dialogs.pickers import ThemePicker
 from skyward_tui.screens.hosts import HostsScreen
 from skyward_tui.screens.settings_and_keys import KeyScreen, SettingList, SettingsScreen
 from skyward_tui.ui.actions import SCOPES, actions_in
-from tests.support.app_driver import press, running_app, screen_text, typed, until
+from tests.support.app_driver import on_run_screen, press, running_app, screen_text, typed, until
+from tests.support.fake_session import FakeSession
 
 SIZE = (140, 36)
 BEFORE = """# mine
@@ -220,3 +223,44 @@ async def test_filter_finds_a_setting_and_escape_shows_all(app: SkywardApp) -> N
         assert "notify.bell" in [row.name for row in rows] and len(rows) < every
         await press(pilot, "escape", until=lambda: len(app.screen.query_one(SettingList).rows) == every)
         await press(pilot, "escape", until=lambda: not isinstance(app.screen, SettingsScreen))
+
+
+async def test_commands_of_the_user_run_with_the_values_of_the_screen(
+    app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[str, ...]] = []
+
+    async def run_in_terminal(app: SkywardApp, *command: str) -> None:
+        started.append(command)
+
+    monkeypatch.setattr("skyward_tui.ui.suspend_for_programs.run_in_terminal", run_in_terminal)
+    report, script = tmp_path / "report", tmp_path / "report.py"
+    script.write_text(f"import sys; open({str(report)!r}, 'w').write(repr(sys.argv[1:])); sys.exit(3)")
+    command = f'{sys.executable} {script} {{pool}} "{{run}} ; $HOME {{{{"'
+    settings.settings_path().write_text(
+        "[commands]\n"
+        f"report = {{key = 'f8', background = true, command = '{command}'}}\n"
+        "look = {key = 'f9', command = 'nvitop {pool}:{rank}'}\n"
+        "none = {key = 'f10', background = true, command = 'no-such-program'}\n"
+        "taken = {key = 'f', command = 'true'}\n"
+    )
+    _, run = session.pool_with_run("p", 2)
+    async with on_run_screen(app, SIZE) as (pilot, _):
+        await press(pilot, "f8", until="report: exit status 3")
+        assert report.read_text() == repr(["p", f"{run.id} ; $HOME {{"])
+        await press(pilot, "f10", until="none cannot be started")
+        await press(pilot, "f9", until=lambda: started == [("nvitop", "p:0")])
+        await press(pilot, "question_mark", until=lambda: isinstance(app.screen, HelpScreen))
+        await pilot.press("slash", *"nvitop")
+        await until_shown(app, pilot, "Your commands", "look: nvitop")
+        await pilot.press("escape")
+        await press(pilot, "escape", until=lambda: not isinstance(app.screen, HelpScreen))
+        app.read_only = True
+        await press(pilot, "f9", until="not available with --read-only")
+        app.read_only = False
+        await pilot.press("q")
+        await press(pilot, "f9", until="look needs a rank")
+        app.apply_settings(settings.UserSettings())
+        await pilot.press("f9")
+        await pilot.pause()
+        assert len(started) == 1

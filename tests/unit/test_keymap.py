@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from skyward_tui.ui.actions import ACTIONS, resolve_keymap, shown_key, with_keys
+from skyward_core.client.user_settings_and_app_state import UserCommand
+from skyward_tui.ui.actions import ACTIONS, resolve_commands, resolve_keymap, shown_key, with_keys
 from skyward_tui.ui.panel_table_and_layout import PANELS
 
 
@@ -24,6 +25,17 @@ from skyward_tui.ui.panel_table_and_layout import PANELS
 )
 def test_valid_key_bindings_are_applied(wished: dict[str, str], keymap: dict[str, str]) -> None:
     assert resolve_keymap(wished) == (keymap, [])
+
+
+def test_key_of_a_command_must_be_free() -> None:
+    given = [("a", "f8"), ("b", "f8"), ("c", "f"), ("d", "M"), ("e", "ctrl+c"), ("g", "tab"), ("h", "?")]
+    commands = [UserCommand(name, key, ("true",)) for name, key in given]
+    actions, refused = resolve_commands(commands, {"run.follow": "F", "app.help": "f1"})
+    assert [(each.id, each.keys, each.call) for each in actions] == [
+        ("commands.a", "f8", "app.own_command(0)"),
+        ("commands.c", "f", "app.own_command(2)"),
+    ]
+    assert refused[0] == "commands.b: f8 is already bound to commands.a" and len(refused) == 5
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,13 @@ def test_user_settings_of_the_file_are_applied(user_settings: Path, project: Pat
         ("[notify]\nafter = true", "notify.after is ignored: it must be a number of seconds, 0 or more"),
         ("[notify]\ncomand = 'x'", "unknown setting notify.comand"), ("notify = 7", "notify must be a table, [notify]"),
         ("[keys]\n'app.help' = 7", "keys.app.help is ignored: it must be a text in quotes"),
+        ("[commands]\na = 'true'", "commands.a is ignored: it must be a table such as "
+         '{key = "f7", command = "nvitop", background = false}'),
+        ("[commands]\na = {key = 'f7', command = ''}", "commands.a is ignored: it names no program"),
+        ("[commands]\na = {key = 'f7', command = 'x {host}'}", "commands.a is ignored: unknown field {host}. Known: "
+         "{pool}, {run}, {rank}, {script}. Write {{ and }} for braces"),
+        ("[commands]\na = {key = 'f7', command = 'x {pool.name}'}", "commands.a is ignored: unknown field {pool.name}. "
+         "Known: {pool}, {run}, {rank}, {script}. Write {{ and }} for braces"),
         ("[app]\ntheme = 7", "app.theme is ignored: it must be a text in quotes"),
         ("[app]\nascii = 'yes'", "app.ascii is ignored: it must be true or false"),
     ],
@@ -83,9 +90,12 @@ def test_unreadable_user_settings_file_is_ignored_and_reported(user_settings: Pa
 
 def test_keys_and_notify_of_project_settings_are_ignored(user_settings: Path, project: Path) -> None:
     """Otherwise the settings of a downloaded project could run its commands."""
-    project.write_text('[notify]\ncommand = "rm -rf /"\n[keys]\n"hostkey.accept" = "enter"\n[hosts]\nlab = ["a"]\n')
+    project.write_text(
+        '[notify]\ncommand = "rm -rf /"\n[commands]\na = {key = "f7", command = "rm"}\n'
+        '[keys]\n"hostkey.accept" = "enter"\n[hosts]\nlab = ["a"]\n'
+    )
     assert read_user_settings(user_settings, project) == UserSettings(
-        refused=(f"[keys] and [notify] in {project} is ignored. Move it to {user_settings}",)
+        refused=(f"[keys] and [notify] and [commands] in {project} is ignored. Move it to {user_settings}",)
     )
     project.write_text('[hosts]\nlab = ["a"]\n')
     assert read_user_settings(user_settings, project) == UserSettings()
