@@ -59,6 +59,7 @@ from skyward_core.protocol.validators import (
 NOTICES = ("terminate", "stop", "hibernate", "rebalance")
 LONGEST_NOTICE = 24 * 3600.0  # seconds until the deadline; longer notices are not trusted
 PREEMPTED = "Preempted"  # error type in outcomes of ranks lost to a preemption
+RESULTS_FETCHED = "ResultsFetched"  # error type in outcomes of calls whose results another client has fetched
 GROWTH_STOP = "stopped because the run continues on more nodes"  # message of calls that a client stops to add nodes
 PREEMPTION_MESSAGE = "preempted: the machine of node {node} was preempted by its provider"
 

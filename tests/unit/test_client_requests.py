@@ -210,13 +210,14 @@ async def test_call_whose_result_another_client_fetched_does_not_run_again(node:
     other.add_note({"t": "claim", "run": "aa11"})
     (call,) = node.state.registry.calls.values()
     node.desk.on_client_gone(client.connection)
-    node.desk.finish(call, call.make_outcome({"kind": "returned"}), b"result")
+    node.desk.finish(call, {**call.make_outcome({"kind": "returned"}), "file": "aa11.0.1.result", "size": 9}, b"")
     other.add_note({"t": "ack", "calls": {"aa11": None}})
     assert not node.state.registry.calls
     (answer,) = node.client().add_note(REQUESTS_CALL)
     assert not node.state.registry.calls and node.state.registry.active == 0
     assert (answer["t"], answer["i"], answer["kind"]) == ("outcome", 0, "collateral")
     assert "another client fetched the result" in answer["error"]["message"]
+    assert "file" not in answer, "the node has deleted the result"
 
 
 async def test_next_attempt_of_the_client_replaces_a_withheld_outcome(node: Served) -> None:

@@ -24,6 +24,7 @@ from skyward_core.pool.output_files import OutputFetcher, OutputRecord, list_fil
 from skyward_core.pool.pool_context import PoolEnd
 from skyward_core.pool.runs import run as module
 from skyward_core.pool.runs.run import Run, RunCompletion
+from skyward_core.protocol.frame_schemas_and_size_limits import RESULTS_FETCHED
 from skyward_core.views import events
 from tests.support.examples import examples
 from tests.support.runs import broadcast, gather, home_for_runs, kinds
@@ -921,6 +922,15 @@ async def test_run_cancelled_at_the_news_of_its_failure_does_not_start_again() -
         stage.nodes[0].ends(run, 0)
         stage.nodes[1].ends(run, 1, "exited", exit_code=9)
         assert (run.state, len(stage.placed)) == ("cancelled", 2)
+
+
+async def test_run_whose_results_another_client_fetched_does_not_start_again() -> None:
+    error = {"type": RESULTS_FETCHED, "message": "another client fetched the result"}
+    async with staged(2, **RESTART) as stage:
+        run = broadcast(stage)
+        stage.nodes[0].ends(run, 0, "collateral", error=error)
+        stage.nodes[1].ends(run, 1, "collateral", error=error)
+        assert (run.state, run.attempt) == ("failed", 1)
 
 
 async def test_machines_that_return_during_a_failure_do_not_restart_the_run() -> None:

@@ -21,7 +21,7 @@ from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
 from skyward_core.node.agent.worker_slot_queue_and_process import RankPhases
 from skyward_core.protocol.frame_codec import CHUNK_BYTES, VERSION, Header, encode_json
-from skyward_core.protocol.frame_schemas_and_size_limits import AGENT_FEATURES, validate_client_frame
+from skyward_core.protocol.frame_schemas_and_size_limits import AGENT_FEATURES, RESULTS_FETCHED, validate_client_frame
 from skyward_core.protocol.node_paths import NodePaths
 
 if TYPE_CHECKING:
@@ -224,8 +224,9 @@ class ClientRequests:
             return self._claim_run(connection, {"t": "claim", "run": header["run"], "decides": True}, b"")
         if record is not None and record.attempt == number and (fetched := record.outcomes.get(header["i"])):
             # Another client has fetched the outcome while this client was disconnected. A call never runs twice.
-            error: frames.ErrorKeys = {"type": "ResultsFetched", "message": FETCHED}
-            connection.send(fetched | {"kind": "collateral", "error": error, "summary": None, "size": 0})
+            error: frames.ErrorKeys = {"type": RESULTS_FETCHED, "message": FETCHED}
+            known_keys = {name: value for name, value in fetched.items() if name != "file"}  # the file is deleted
+            connection.send(known_keys | {"kind": "collateral", "error": error, "summary": None, "size": 0})
             return
         self.gang_requests.reenter_contexts()
         call = Call(header["run"], header["i"], header, body, connection)

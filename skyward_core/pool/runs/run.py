@@ -38,7 +38,7 @@ from skyward_core.pool.runs.result_loading_and_run_errors import (
 )
 from skyward_core.pool.runs.runs_on_fewer_nodes import watch_growth
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, AnyHeader, Header, encode_json
-from skyward_core.protocol.frame_schemas_and_size_limits import PREEMPTED
+from skyward_core.protocol.frame_schemas_and_size_limits import PREEMPTED, RESULTS_FETCHED
 from skyward_core.store.pool_folder import EXCEPTION_SUFFIX
 from skyward_core.tasks.pickled_calls_and_blobs import Blob, Task, delete_files
 from skyward_core.transport.file_and_result_downloads import ResultDownload
@@ -561,7 +561,8 @@ class Run:
         # A call that no rank has begun was rejected: a node is lost for good, or the arguments could not be sent.
         if not self.may_restart or self.cancelled or not self._begun or context.leaving or context.external_end:
             return False
-        if self.lost_job_node is not None:
+        has_ended = any(each.error is not None and each.error.type == RESULTS_FETCHED for each in self._arrived)
+        if self.lost_job_node is not None or has_ended:
             return False
         context.background.run_deferred()  # publish the outcomes before the end of the attempt
         preempted = any(context.view.nodes[each.node].is_preempted for each in self._arrived if each.node >= 0)
