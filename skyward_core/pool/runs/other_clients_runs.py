@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 
 DECISION_INTERVAL = 0.2  # seconds between queries about the next attempt of another client's run
+MAX_DECISION_INTERVAL = 1.0  # the interval grows up to this value, because the ledger may be on a network file system
 DECISION_GRACE = 1.0  # seconds until the ledger names the client of a new run
 DISPATCH_GRACE = 10.0  # seconds after the dispatch of a run during which agents may not have received it
 
@@ -541,7 +542,7 @@ class OtherClientRuns:
 
     async def _await_next_attempt(self, run: str, attempt: int) -> None:
         """Wait until the client of a failed run ends it, or until the ranks of its next attempt are known."""
-        known, context = self._runs[run], self._context
+        known, context, pause = self._runs[run], self._context, DECISION_INTERVAL
         while not (known.has_ended or (known.attempt > attempt and known.known_by)):
             if context.leaving or context.external_end or run in context.registry.own_runs:
                 break
@@ -556,7 +557,8 @@ class OtherClientRuns:
                 self._check_end(run, caught_up=True)
                 if row is not None and not known.has_ended:
                     self._report_lost(row)
-            await asyncio.sleep(DECISION_INTERVAL)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_DECISION_INTERVAL)
 
     def _end(self, run: str, state: RunStatus, at: float, cause: RootCause | None) -> None:
         known = self._runs[run]

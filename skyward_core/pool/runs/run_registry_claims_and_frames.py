@@ -16,7 +16,7 @@ from skyward_core.pool.agent_link import Link
 from skyward_core.pool.blob_distribution import BlobCache
 from skyward_core.pool.direct_file_transfers import DirectConnections
 from skyward_core.pool.runs.map_run import MapRun
-from skyward_core.pool.runs.other_clients_runs import DECISION_INTERVAL, OtherClientRuns
+from skyward_core.pool.runs.other_clients_runs import DECISION_INTERVAL, MAX_DECISION_INTERVAL, OtherClientRuns
 from skyward_core.pool.runs.result_loading_and_run_errors import already_fetched_error
 from skyward_core.pool.runs.run import Run
 from skyward_core.protocol.frame_codec import WireError
@@ -134,18 +134,21 @@ class RunRegistry:
 
     async def _follow(self, run: Run) -> None:
         """Follow another client's run. Adopt the run if that client exits, or end it if that client has ended it."""
+        pause = DECISION_INTERVAL
         while run.awaits_decision and run.state == "running" and self.runs.get(run.id) is run:
             row = self.others.ledger_row(run.id)
             if row is None or row.ended_at is None:
                 if row is not None and not row.has_client:
                     self.adopt(run.id)
-                await asyncio.sleep(DECISION_INTERVAL)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, MAX_DECISION_INTERVAL)
                 continue
             with suppress(ConnectionError):  # the agents send outstanding outcomes before they answer
                 await asyncio.gather(*(link.claim(run.id) for link in self._context.links if link.up))
             if not run.stop_following(self.others.saved_outcomes(run.id).values()):
                 del self.runs[run.id]
-                run.future.set_exception(already_fetched_error(run.id))
+                if not run.future.done():  # a caller may have cancelled it
+                    run.future.set_exception(already_fetched_error(run.id))
 
     async def _wait_for_links(self) -> None:
         await asyncio.sleep(ADOPTION_INTERVAL)  # a link counts as up until shortly after it was closed
