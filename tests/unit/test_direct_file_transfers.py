@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -374,11 +375,19 @@ def test_ranks_precede_copies_of_files_that_ranks_wrote_but_not_other_transfers(
         with path.open("wb") as file:
             file.truncate(1 << 25)
     output = {"path": written.name, "version": file_version(written.stat())}
-    peers = {"blobs": str(tmp_path / "blobs"), "spool": str(tmp_path / "spool"), "work": str(tmp_path / "work")}
+    peers: dict[str, Any] = {
+        "blobs": str(tmp_path / "blobs"),
+        "spool": str(tmp_path / "spool"),
+        "work": str(tmp_path / "work"),
+    }
     peers |= authority.issue(node_name(0)).to_json() | {"t": "peers", "address": "127.0.0.1"}
     agent, server = socket.socketpair()
     code = f"from {file_transfer_server.__name__} import main; main({server.fileno()})"
     lowered = file_transfer_server.NICENESS
+
+    def is_served_with(niceness: int) -> bool:
+        return nicenesses(process.pid) == [0, 0, niceness]
+
     with subprocess.Popen([sys.executable, "-c", code], pass_fds=[server.fileno()]) as process, agent:
         server.close()
         agent.sendall(encode_frame(peers | {"id": 1}))
@@ -399,7 +408,7 @@ def test_ranks_precede_copies_of_files_that_ranks_wrote_but_not_other_transfers(
                 agent.sendall(encode_frame(pull | {"id": number} | fields))
                 with silent.accept()[0] as peer:
                     peer.recv(1)  # the thread has begun
-                    wait_until(lambda expected=[0, 0, niceness]: nicenesses(process.pid) == expected)
+                    wait_until(partial(is_served_with, niceness))
     assert process.returncode == 0, "although the agent has not read the answers"
 
 
