@@ -136,7 +136,7 @@ COMMAND_GROUPS = {
     "Results": {
         "results": ("ls_logs_results_lock", "Show the outcomes of a run, and exit with its status.", "ddp -o out.csv"),
         "history": ("past_runs", "List every past run: outcome, duration, metrics, cost.", "--since 7d"),
-        "note": ("past_runs", "Show or replace the note and tags of a run.", "3f2a '#baseline lower lr'"),
+        "note": ("past_runs", "Show or replace the note of a run.", "3f2a '#baseline lower lr'"),
         "compare": ("past_runs", "Show two runs side by side.", "3f2a 91bc"),
         "failures": ("past_runs", "List recent failures of runs and pool starts, until dismissed.", ""),
         "files": ("file_commands", "List the files that ranks wrote on their nodes.", "ddp 'out/**'"),
@@ -167,7 +167,7 @@ COMMAND_GROUPS = {
         ),
     },
     "Debug": {
-        "diagnose": ("doctor_diagnose_debug_dump", "Check a pool: links, ranks, GPUs, disks, queue, budget.", "ddp"),
+        "diagnose": ("doctor_diagnose_debug_dump", "Check a pool: links, clocks, ranks, GPUs, disks, queue, budget.", "ddp"),
         "stacks": ("debug_stacks_profile", "Show the Python stack of every rank.", "ddp"),
         "debug": ("debug_stacks_profile", "Debug a rank that waits at a breakpoint.", "ddp:3"),
         "profile": ("debug_stacks_profile", "Profile a rank with py-spy.", "ddp:3 --seconds 30"),

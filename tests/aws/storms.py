@@ -8,8 +8,9 @@ from random import Random
 from typing import Any
 
 from skyward_core.model.errors import PoolError
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.pool import teardown
+from skyward_core.providers import agent_status_and_termination
 from skyward_core.providers.aws import (
     boto_calls,
     ec2_errors,
@@ -51,7 +52,7 @@ def weather(change: Callable[[Any, str, Any], None] = setattr) -> None:
     change(boto_calls, "FIRST_PAUSE", 0.01)
     change(teardown, "SEARCH_PAUSE", 0.1)
     change(teardown, "SILENCE", 0.5)
-    change(provider, "update_machine", without_agent)
+    change(agent_status_and_termination, "update_machine", without_agent)
     change(provider.AWS, "transport", without_host)
 
 

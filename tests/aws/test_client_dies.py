@@ -13,8 +13,9 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.client import leftover_cleanup
-from skyward_core.model.machines_and_gpu_use import Machine
-from skyward_core.providers.aws import instances_and_leftovers, provider
+from skyward_core.model.machines_checks_and_gpu_use import Machine
+from skyward_core.providers import agent_status_and_termination
+from skyward_core.providers.aws import instances_and_leftovers
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.pool_folder import read_events
 from skyward_core.views.events import PoolState
@@ -32,7 +33,7 @@ def without_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(machine: Machine, way: Any) -> Machine:
         return replace(machine, state="gone")
 
-    monkeypatch.setattr(provider, "update_machine", nothing)
+    monkeypatch.setattr(agent_status_and_termination, "update_machine", nothing)
 
 
 @pytest.mark.proof("2 s of a processor", after=2)

@@ -15,16 +15,16 @@ from botocore.exceptions import ClientError, EndpointConnectionError
 
 import skyward_core as sky
 from skyward_core.model.errors import Cancelled, CredentialsRefused, NoCapacity, PoolError, SkywardError, Unreachable
-from skyward_core.model.machines_and_gpu_use import Machine, total_hourly
+from skyward_core.model.machines_checks_and_gpu_use import Machine, total_hourly
 from skyward_core.model.offers_and_rental_plans import MachineRequirements
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
 from skyward_core.pool.pool import Pool
+from skyward_core.providers import agent_status_and_termination
 from skyward_core.providers.aws import (
     boto_calls,
     ec2_errors,
     instances_and_leftovers,
-    provider,
     security_groups_and_account_checks,
 )
 from skyward_core.providers.provider_call_logs_polling_and_cache import progress_listener
@@ -45,7 +45,7 @@ def bed(bed_of_client: Bed, monkeypatch: pytest.MonkeyPatch) -> Bed:
     async def nothing(machine: Machine, way: Any) -> Machine:
         return replace(machine, state="gone")
 
-    monkeypatch.setattr(provider, "update_machine", nothing)
+    monkeypatch.setattr(agent_status_and_termination, "update_machine", nothing)
     monkeypatch.setattr(teardown, "SILENCE", 0.5)
     monkeypatch.setattr(instances_and_leftovers, "VISIBILITY_TIMEOUT", 2.0)
     return bed_of_client

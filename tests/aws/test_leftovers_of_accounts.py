@@ -15,9 +15,10 @@ import pytest
 from skyward_core.client import leftover_cleanup
 from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.session import Session
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.specs import Options, PoolSpec
-from skyward_core.providers.aws import instance_tags_and_launch_journal, instances_and_leftovers, provider
+from skyward_core.providers import agent_status_and_termination
+from skyward_core.providers.aws import instance_tags_and_launch_journal, instances_and_leftovers
 from skyward_core.store.ledger import Ledger, ledger_id
 from skyward_tui.text.teardown_and_leftovers import leftovers_line, other_ledgers_lines, unchecked_line
 from tests.aws import Bed
@@ -34,7 +35,7 @@ def bed(bed_of_client: Bed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     async def look(machine: Machine, way: Any) -> Machine:
         return replace(machine, state=LIVES["state"])  # type: ignore[arg-type]
 
-    monkeypatch.setattr(provider, "update_machine", look)
+    monkeypatch.setattr(agent_status_and_termination, "update_machine", look)
     monkeypatch.setitem(LIVES, "state", "gone")
     monkeypatch.setenv("SKYWARD_HOME", str(tmp_path / "home"))
     return bed_of_client

@@ -34,9 +34,7 @@ from skyward_core.node.agent.file_transfer_supervisor import PeerTransfers
 STOP_POLL = 0.1  # seconds between checks whether the ranks of an earlier attempt have ended
 FEEDER_TIMEOUT = 300  # seconds that a call waits for its disconnected client to feed an argument
 MAX_SOURCE_BYTES = 1 << 20
-FETCHED = (
-    "another client fetched the result while this client was disconnected. Read it there, or with `skyward-tui results`"
-)
+FETCHED = "another client fetched the result while this client was disconnected"
 
 
 class AgentLifecycle(Protocol):
