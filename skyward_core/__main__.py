@@ -21,7 +21,7 @@ from skyward_core.model import errors
 from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.provider_settings_schema import parse_settings
 from skyward_core.providers import provider_class
-from skyward_core.runtime import skyward_alias_and_import_hooks
+from skyward_core.runtime import import_hooks_gc_pause_and_alias
 from skyward_core.tasks import script_loader_child
 from skyward_core.tasks.import_path import install_alias
 from skyward_core.tasks.script_functions import list_commands, parse_script
@@ -40,9 +40,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parsed(argv)
     try:
         _override(arguments)
-        skyward_alias_and_import_hooks.install()  # packages above a module are imported to find it
+        import_hooks_gc_pause_and_alias.install()  # packages above a module are imported to find it
         install_alias()
-        skyward_alias_and_import_hooks.install_gc_pause()
+        import_hooks_gc_pause_and_alias.install_gc_pause()
         script = (
             load_main_from_module(arguments.module) if arguments.module else load_main_from_path(Path(arguments.script))
         )

@@ -21,7 +21,7 @@ from skyward_core.model.outcomes_states_and_alerts import ErrorInfo
 from skyward_core.node.worker.returned_exceptions import CapturedResult, capture_call
 from skyward_core.pool.runs.map_run import EXTRA_CALLS, MapRun, MapValues
 from skyward_core.pool.runs.result_loading_and_run_errors import load, load_exception
-from skyward_core.runtime.async_streaming_map_adapters import adapt_async_function
+from skyward_core.runtime.rank_side_async_stream_and_map_calls import adapt_async_function
 from skyward_core.tasks.function_pickling import make_map_function, make_map_task
 from skyward_core.transport.background_loop import background_loop
 

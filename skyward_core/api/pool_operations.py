@@ -31,7 +31,7 @@ from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.function import Function, PendingFunction, PendingGroup
 from skyward_core.model.provider_capability_protocols import Rents
 from skyward_core.model.run_future import RunFuture
-from skyward_core.tasks.stdout_line_interleaving import write_escaped
+from skyward_core.tasks.script_stdout_beside_rank_lines import write_escaped
 from skyward_core.transport.background_loop import (
     background_loop,
     call_on_loop,

@@ -17,7 +17,7 @@ from itertools import groupby
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from skyward_core.tasks.stdout_line_interleaving import SharedStdout, install, uninstall
+from skyward_core.tasks.script_stdout_beside_rank_lines import SharedStdout, install, uninstall
 from skyward_core.transport.background_loop import call_on_loop
 from skyward_core.util.terminal_safe_text import reset_colors
 from skyward_core.views.log_buffers_and_rank_activity import LineSplitter, rank_prefix

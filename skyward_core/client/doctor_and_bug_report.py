@@ -18,7 +18,7 @@ from typing import Any
 
 from skyward_core import providers
 from skyward_core.model.errors import SkywardError
-from skyward_core.model.machines_and_gpu_use import Check
+from skyward_core.model.machines_checks_and_gpu_use import Check
 from skyward_core.model.provider_capability_protocols import ChecksSettings
 from skyward_core.model.provider_settings_schema import declared_settings
 from skyward_core.store import debug_log

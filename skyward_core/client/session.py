@@ -32,7 +32,7 @@ from skyward_core.model.errors import (
     error_hint,
     error_message,
 )
-from skyward_core.model.machines_and_gpu_use import Check
+from skyward_core.model.machines_checks_and_gpu_use import Check
 from skyward_core.model.outcomes_states_and_alerts import PoolStatus
 from skyward_core.model.output_files import Unfetched
 from skyward_core.model.provider_capability_protocols import ChecksPython, RunsHere

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from skyward_core.client.log_search import LogSearch
     from skyward_core.client.run_comparison import Comparison
     from skyward_core.client.run_history import PastRun, RunPreviewData, RunSearch
-    from skyward_core.model.machines_and_gpu_use import Check
+    from skyward_core.model.machines_checks_and_gpu_use import Check
     from skyward_core.model.output_files import Unfetched
     from skyward_core.model.specs import Interpreter, PoolSpec
     from skyward_core.model.thread_stacks import Stacks

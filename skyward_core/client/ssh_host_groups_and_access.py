@@ -11,8 +11,8 @@ from typing import Any
 from skyward_core import providers
 from skyward_core.client.settings_edits import read_table, rename_entry, replace_text, settings_paths, write_table
 from skyward_core.model.errors import UsageError, error_message
-from skyward_core.model.machines_and_gpu_use import Check
-from skyward_core.model.machines_and_gpu_use import GpuUse as GpuUse
+from skyward_core.model.machines_checks_and_gpu_use import Check
+from skyward_core.model.machines_checks_and_gpu_use import GpuUse as GpuUse
 from skyward_core.providers.provider import ReachedOverSSH
 from skyward_core.providers.ssh.free_gpu_choice import HostGpuUsage as HostGpuUsage
 from skyward_core.providers.ssh.provider import SSH

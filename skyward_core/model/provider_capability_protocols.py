@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from skyward_core.model.leftovers import Inventory, Leftover
-    from skyward_core.model.machines_and_gpu_use import Check, Machine, OrderedHardware
+    from skyward_core.model.machines_checks_and_gpu_use import Check, Machine, OrderedHardware
     from skyward_core.model.offers_and_rental_plans import (
         Block,
         MachineRequirements,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from skyward_core.model.accelerators import Accelerator, Factory
-    from skyward_core.model.machines_and_gpu_use import Check, Machine
+    from skyward_core.model.machines_checks_and_gpu_use import Check, Machine
     from skyward_core.model.offers_and_rental_plans import MachineRequirements
 
     class HasMachines(Protocol):

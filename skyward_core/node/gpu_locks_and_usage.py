@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from skyward_core.model.errors import PoolError
-from skyward_core.model.machines_and_gpu_use import GpuUse
+from skyward_core.model.machines_checks_and_gpu_use import GpuUse
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.worker_processes import find_orphaned_workers
 from skyward_core.runtime.visible_nvidia_gpus import iterate_visible_gpus, nvml

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from weakref import ref
 
 from skyward_core.model.errors import Hint
-from skyward_core.model.machines_and_gpu_use import total_hourly
+from skyward_core.model.machines_checks_and_gpu_use import total_hourly
 from skyward_core.model.outcomes_states_and_alerts import NodePhase, PoolStatus
 from skyward_core.model.provider_capability_protocols import hourly_price
 from skyward_core.pool.agent_link import ClockSteps, Link

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import PoolError, SkywardError, error_hint, error_message
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.model.provider_capability_protocols import StopsRuns
 from skyward_core.model.root_cause import summarize_outcomes

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from skyward_core.model.errors import LedgerError, PoolError, SkywardError, UsageError, error_message
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.provider_capability_protocols import notice_program
 from skyward_core.node.agent.peer_heartbeats import LOSS_SECONDS
 from skyward_core.pool.agent_link import Link

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from skyward_core.model.errors import PoolGone
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.provider_capability_protocols import HasHosts, RunsHere, TakesBack
 from skyward_core.model.specs import Interpreter, Options
 from skyward_core.node.agent.config import HANDLER_GRACE

@@ -16,7 +16,7 @@ from skyward_core.views import events
 from skyward_core.views.pool_view import NodeView
 
 if TYPE_CHECKING:
-    from skyward_core.model.machines_and_gpu_use import Machine
+    from skyward_core.model.machines_checks_and_gpu_use import Machine
     from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import NoticeKeys
     from skyward_core.store.ledger_rows import Replacement

@@ -21,7 +21,7 @@ from skyward_core.transport.background_loop import cancel_tasks
 from skyward_core.views import events
 
 if TYPE_CHECKING:
-    from skyward_core.model.machines_and_gpu_use import Machine
+    from skyward_core.model.machines_checks_and_gpu_use import Machine
     from skyward_core.node.agent.peer_heartbeats import LossState, Witness
     from skyward_core.pool import PoolContext
     from skyward_core.protocol.frame_types import HeartbeatsAnswer

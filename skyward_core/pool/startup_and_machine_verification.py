@@ -26,7 +26,7 @@ from skyward_core.model.errors import (
     error_hint,
     error_message,
 )
-from skyward_core.model.machines_and_gpu_use import (
+from skyward_core.model.machines_checks_and_gpu_use import (
     MAX_CLOCK_OFFSET,
     Machine,
     MeasuredHardware,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import LedgerError, PoolError, SkywardError, UsageError, error_message
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.provider_capability_protocols import EndsNow, hourly_price
 from skyward_core.node.agent.results_retained_after_node_end import MIN_RETENTION
 from skyward_core.pool.agent_link import Link, describe_client

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.provider_capability_protocols import FindsMachines, StopsRuns, hourly_price
 from skyward_core.model.specs import Interpreter
 from skyward_core.providers.provider import Provider

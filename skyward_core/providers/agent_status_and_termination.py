@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from skyward_core.model.errors import PoolError, Unreachable, UsageError, error_message
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import ReachDone

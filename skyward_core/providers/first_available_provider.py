@@ -21,7 +21,7 @@ from skyward_core.model.errors import (
     combine_errors,
     error_message,
 )
-from skyward_core.model.machines_and_gpu_use import Check, Machine, OrderedHardware
+from skyward_core.model.machines_checks_and_gpu_use import Check, Machine, OrderedHardware
 from skyward_core.model.offers_and_rental_plans import MachineRequirements, Offer, RentalPlan, Selection, offer_sort_key
 from skyward_core.model.specs import PoolSpec
 from skyward_core.providers.provider_call_logs_polling_and_cache import current_listener, progress_listener

@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
-from skyward_core.model.machines_and_gpu_use import Check, Machine
+from skyward_core.model.machines_checks_and_gpu_use import Check, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from logging import DEBUG
 from typing import Any, TypeVar
 
 from skyward_core.model.errors import PoolError, Unreachable
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.store.debug_log import get_logger
 from skyward_core.transport.background_loop import set_for_tasks
 

@@ -19,8 +19,8 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.runtime import instance_info_and_attempt
+from skyward_core.runtime.import_hooks_gc_pause_and_alias import call_when_imported
 from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
-from skyward_core.runtime.skyward_alias_and_import_hooks import call_when_imported
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AttemptKeys

@@ -17,8 +17,8 @@ from time import monotonic, sleep, thread_time, time  # user code may replace th
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from skyward_core.protocol.node_paths import ERR, OUT
+from skyward_core.runtime.import_hooks_gc_pause_and_alias import call_when_imported
 from skyward_core.runtime.instance_info_and_attempt import call_in_progress, instance_info
-from skyward_core.runtime.skyward_alias_and_import_hooks import call_when_imported
 
 if TYPE_CHECKING:
     from skyward_core.runtime.printed_metrics_and_library_hooks import PrintedMetrics, Progress

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from types import CodeType, ModuleType, TracebackType
 from typing import Any
 
-from skyward_core.runtime import preemption, skyward_alias_and_import_hooks
+from skyward_core.runtime import import_hooks_gc_pause_and_alias, preemption
 from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, instance_info, mark_not_reusable
 
 TYPE_CHECKING = False  # avoids importing typing
@@ -279,12 +279,12 @@ class ScriptRunner:
         )
         sys.argv[:1] = [file.removeprefix(here + "/")]
         beside = os.path.realpath(file).rpartition("/")[0]
-        skyward_alias_and_import_hooks.unload_shadowed_modules([beside])
+        import_hooks_gc_pause_and_alias.unload_shadowed_modules([beside])
         sys.path[:] = [beside, *(each for each in sys.path if each != beside)]
         return compile(self.source, file, "exec", dont_inherit=True)
 
     def _as_module(self, main: ModuleType) -> CodeType:
-        skyward_alias_and_import_hooks.unload_shadowed_modules([os.getcwd()])  # noqa: PTH109
+        import_hooks_gc_pause_and_alias.unload_shadowed_modules([os.getcwd()])  # noqa: PTH109
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
         spec = find_spec(self.path)
         if spec is not None and spec.submodule_search_locations is not None:

@@ -24,7 +24,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from skyward_core.model.errors import Hint, LedgerError, PoolError, PoolExistsError, UsageError
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import Outcome, RootCause
 from skyward_core.protocol.frame_codec import encode_record
 from skyward_core.store.ledger_rows import PoolRow, Purchase, Replacement, RetainedResults, Row, RunRow, process_mark

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import PoolStatus, RootCause, RunKind, RunStatus
 from skyward_core.protocol.node_paths import NodePaths
 from skyward_core.util.format_bytes import format_size

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
 
-from skyward_core.model.machines_and_gpu_use import total_hourly
+from skyward_core.model.machines_checks_and_gpu_use import total_hourly
 from skyward_core.model.outcomes_states_and_alerts import PoolStatus
 from skyward_core.protocol.node_paths import METRICS
 from skyward_core.store.ledger import Ledger

@@ -40,14 +40,14 @@ from skyward_core.protocol.frame_codec import (
     AnyHeader,
     is_plain,
 )
-from skyward_core.runtime.async_streaming_map_adapters import (
+from skyward_core.runtime.rank_side_async_stream_and_map_calls import (
     MapChunkFunction,
     StreamedArgument,
     adapt_async_function,
 )
 from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
 from skyward_core.tasks.pickled_calls_and_blobs import EMPTY_BLOB, Blob, SourceText, Task
-from skyward_core.tasks.stdout_line_interleaving import is_stdout
+from skyward_core.tasks.script_stdout_beside_rank_lines import is_stdout
 from skyward_core.util.content_hash import BLOB_PREFIX, ContentHash, hash_bytes
 from skyward_core.util.safe_file_access import read_bytes, resolve_path
 

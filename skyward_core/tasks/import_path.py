@@ -58,7 +58,7 @@ ALIAS_FOLDER = Path(__file__).parent / "alias"
 
 def install_alias() -> None:
     """Make the ``skyward`` module importable in spawned child processes, with the lowest precedence."""
-    from skyward_core.runtime.skyward_alias_and_import_hooks import call_when_imported
+    from skyward_core.runtime.import_hooks_gc_pause_and_alias import call_when_imported
 
     call_when_imported(_patch_spawn, SPAWN_MODULE)
 

@@ -27,7 +27,7 @@ from types import ModuleType, SimpleNamespace, TracebackType
 from typing import Any, get_type_hints
 
 from skyward_core.model.errors import NotPicklableError
-from skyward_core.runtime import skyward_alias_and_import_hooks
+from skyward_core.runtime import import_hooks_gc_pause_and_alias
 from skyward_core.tasks.guarded_user_code import safe_repr
 
 loading = False
@@ -74,7 +74,7 @@ def load_script(path: Path) -> ModuleType:
     module.__file__ = filename
     sys.modules[module.__name__] = module
     folder = str(path.resolve().parent)
-    skyward_alias_and_import_hooks.unload_shadowed_modules([folder])
+    import_hooks_gc_pause_and_alias.unload_shadowed_modules([folder])
     sys.path.insert(0, folder)
     # the value that Python would set if it had started the script from the current folder
     sys.argv = [filename.removeprefix(f"{Path.cwd()}{os.sep}")]
@@ -201,8 +201,8 @@ def _serve_request(request: bytes, folder: Path) -> None:
     from skyward_core.tasks.pickled_calls_and_blobs import write_tasks
 
     name, function, calls, plugins, missing_packages.from_metadata = pickle.loads(request)  # sent by the parent process
-    skyward_alias_and_import_hooks.install()
-    skyward_alias_and_import_hooks.install_gc_pause()
+    import_hooks_gc_pause_and_alias.install()
+    import_hooks_gc_pause_and_alias.install_gc_pause()
     if function is None:
         from skyward_core.tasks.shell_and_script_calls import script
 

@@ -139,7 +139,7 @@ RARELY_LOADED = (
     "skyward_core/node/worker/breakpoints.py",
     "skyward_core/node/worker/node_level_plugin_contexts.py",
     "skyward_core/node/worker/returned_exceptions.py",
-    "skyward_core/runtime/async_streaming_map_adapters.py",
+    "skyward_core/runtime/rank_side_async_stream_and_map_calls.py",
     "skyward_core/runtime/distributed_sampler.py",
     "skyward_core/runtime/file_mount_unpacker.py",
     "skyward_core/runtime/output_decorators.py",

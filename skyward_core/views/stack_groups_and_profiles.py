@@ -127,7 +127,7 @@ def user_frames(frames: Sequence[StackFrame]) -> tuple[StackFrame, ...]:
 
 def _is_of_imports(frame: StackFrame) -> bool:
     return frame.file.startswith("<frozen importlib.") or frame.file.endswith(
-        "skyward_core/runtime/skyward_alias_and_import_hooks.py"
+        "skyward_core/runtime/import_hooks_gc_pause_and_alias.py"
     )
 
 

@@ -167,7 +167,7 @@ COMMAND_GROUPS = {
         ),
     },
     "Debug": {
-        "diagnose": ("doctor_diagnose_debug_dump", "Check a pool: links, clocks, ranks, GPUs, disks, queue, budget.", "ddp"),
+        "diagnose": ("doctor_diagnose_debug_dump", "Check links, clocks, ranks, GPUs, disks, queue, budget.", "ddp"),
         "stacks": ("debug_stacks_profile", "Show the Python stack of every rank.", "ddp"),
         "debug": ("debug_stacks_profile", "Debug a rank that waits at a breakpoint.", "ddp:3"),
         "profile": ("debug_stacks_profile", "Profile a rank with py-spy.", "ddp:3 --seconds 30"),

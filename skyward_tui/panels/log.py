@@ -37,7 +37,7 @@ from skyward_tui.text.rank_states_from_views import link_note, no_output_reason,
 from skyward_tui.text.state_styles import FAILURES, state_style
 from skyward_tui.text.text_width_tables_and_ascii import one_line
 from skyward_tui.ui.actions import Action, first_key, with_keys
-from skyward_tui.ui.panel_table_and_layout import PanelSpec
+from skyward_tui.ui.run_screen_panel_list_and_layout import PanelSpec
 from skyward_tui.ui.suspend_for_programs import open_pager
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.screen_frame_and_replay_line import Chrome, TextLine

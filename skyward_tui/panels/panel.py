@@ -12,7 +12,7 @@ from textual.widget import Widget
 from skyward_core.client.log_search import LineMatch
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.problem_alerts_and_stragglers import Alert
-from skyward_tui.ui.panel_table_and_layout import PanelSpec
+from skyward_tui.ui.run_screen_panel_list_and_layout import PanelSpec
 from skyward_tui.widgets.screen_frame_and_replay_line import Panel
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class RunPanel(Panel, Generic[Main]):
     """One panel of the run screen.
 
     Args:
-        row: Row of the table in ``ui.panel_table_and_layout``.
+        row: Row of the table in ``ui.run_screen_panel_list_and_layout``.
         show: Makes the panel visible, as if it had the focus.
         main: Widget that takes the focus; by default, a new instance of ``MAIN``.
 

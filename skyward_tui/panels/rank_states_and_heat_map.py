@@ -24,7 +24,7 @@ from skyward_tui.text.rank_states_from_views import SHADE_STYLE, STARTUP_TEXTS, 
 from skyward_tui.text.state_styles import FAILURES, state_style
 from skyward_tui.text.text_width_tables_and_ascii import clip, clip_parts, fit_width
 from skyward_tui.ui.actions import first_key
-from skyward_tui.ui.panel_table_and_layout import PanelSpec
+from skyward_tui.ui.run_screen_panel_list_and_layout import PanelSpec
 from skyward_tui.ui.themes import rank_style
 from skyward_tui.ui.time_refresh_rules import refresh_token
 from skyward_tui.widgets.metric_charts import RANKS_DRAWN

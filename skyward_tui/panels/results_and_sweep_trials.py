@@ -25,7 +25,7 @@ from skyward_tui.text.queue_trial_and_comparison_rows import difference_table, p
 from skyward_tui.text.state_styles import FAILURES, state_style
 from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width, one_line
 from skyward_tui.ui.actions import first_key
-from skyward_tui.ui.panel_table_and_layout import PanelSpec
+from skyward_tui.ui.run_screen_panel_list_and_layout import PanelSpec
 from skyward_tui.ui.session_futures import flash_errors
 from skyward_tui.widgets.sweep_table_and_charts import TrialLines
 from skyward_tui.widgets.virtual_list import VirtualList

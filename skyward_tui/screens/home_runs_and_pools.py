@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from skyward_core.views.pool_view import PoolView, RunView
     from skyward_tui.app import SkywardApp
     from skyward_tui.launch_form.form import Form
-    from skyward_tui.widgets.pool_preview import PoolPreview
+    from skyward_tui.widgets.selected_pool_preview import PoolPreview
 
 
 UNSORTED = ""
@@ -556,7 +556,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         self.set_class(is_shown, "-preview")
         if chosen is None or not is_shown:
             return
-        from skyward_tui.widgets.pool_preview import PoolPreview  # late: after the first paint
+        from skyward_tui.widgets.selected_pool_preview import PoolPreview  # late: after the first paint
 
         if self._preview is None:
             self._preview = PoolPreview()

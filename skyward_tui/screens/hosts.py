@@ -34,7 +34,7 @@ from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:
-    from skyward_core.model.machines_and_gpu_use import Check
+    from skyward_core.model.machines_checks_and_gpu_use import Check
 
 
 _ROOMY = 110  # cells; a narrower list omits the GPU model

@@ -23,7 +23,7 @@ from textual.widget import Widget
 from textual.widgets import Button, Input, Select, Static
 
 from skyward_core.model.errors import Cancelled, PoolError, PoolGone, SkywardError, error_hint, error_message
-from skyward_core.model.machines_and_gpu_use import Check
+from skyward_core.model.machines_checks_and_gpu_use import Check
 from skyward_core.model.provider_capability_protocols import Asks
 from skyward_core.util.safe_file_access import current_folder, expand_user, is_dir, resolve_path
 from skyward_core.views.pool_view import PoolView, RunView

@@ -48,7 +48,7 @@ from skyward_tui.widgets.form_fields import (
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.plugin_and_provider_catalog import ArgumentField, FunctionInfo
-    from skyward_core.model.machines_and_gpu_use import Check
+    from skyward_core.model.machines_checks_and_gpu_use import Check
     from skyward_core.model.provider_settings_schema import Setting
 
 

@@ -43,7 +43,7 @@ from skyward_tui.text.rank_states_from_views import find_paused
 from skyward_tui.text.state_styles import FAILURES, state_style
 from skyward_tui.text.text_width_tables_and_ascii import clip, one_line
 from skyward_tui.ui.actions import Action, actions_by_id, bindings, first_key, with_keys
-from skyward_tui.ui.panel_table_and_layout import HOME_PANEL, PANELS, STARTUP_PANEL, Box, place_panels
+from skyward_tui.ui.run_screen_panel_list_and_layout import HOME_PANEL, PANELS, STARTUP_PANEL, Box, place_panels
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_rules import refresh_token
@@ -278,7 +278,7 @@ class BorderOffsets(NamedTuple):
 
 
 class PanelLayout(Layout):
-    """Layout of the panels that are shown, by :func:`~skyward_tui.ui.panel_table_and_layout.place_panels`."""
+    """Layout of the panels that are shown, by :func:`~skyward_tui.ui.run_screen_panel_list_and_layout.place_panels`."""
 
     name = "panels"
 

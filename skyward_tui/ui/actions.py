@@ -1,7 +1,7 @@
 """Registry of all actions and their keys.
 
 Bindings, hints, help, the command palette and ``docs/reference/keys.md`` are generated from this table. The keys that
-focus the panels of the run screen come from the table in ``panel_table_and_layout``. In the ``[keys]`` table of
+focus the panels of the run screen come from ``run_screen_panel_list_and_layout``. In the ``[keys]`` table of
 ``skyward.toml``, the user can assign other keys to action IDs (``"log.follow" = "f"``).
 """
 
@@ -19,7 +19,7 @@ from textual.binding import Binding, BindingType
 from textual.keys import Keys, format_key
 
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_tui.ui.panel_table_and_layout import PANELS
+from skyward_tui.ui.run_screen_panel_list_and_layout import PANELS
 
 if TYPE_CHECKING:
     from skyward_core.client.user_settings_and_app_state import UserCommand

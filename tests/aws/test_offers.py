@@ -16,7 +16,7 @@ import skyward_core as sky
 from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.offers_and_block_purchases import list_offers
 from skyward_core.model.accelerators import resolve
-from skyward_core.model.machines_and_gpu_use import Check
+from skyward_core.model.machines_checks_and_gpu_use import Check
 from skyward_core.model.offers_and_rental_plans import MachineRequirements, Offer, OfferList, matching_offers
 from skyward_core.protocol.node_paths import STATE_FILE
 from skyward_core.providers.aws import offers_and_images

@@ -13,7 +13,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.client.session import Session
 from skyward_core.model.errors import Unreachable
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import teardown
 from skyward_core.pool.pool import Pool

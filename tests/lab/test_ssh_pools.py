@@ -21,7 +21,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.client.session import Session
 from skyward_core.model.errors import HostKeyError, PoolError
-from skyward_core.model.machines_and_gpu_use import Check
+from skyward_core.model.machines_checks_and_gpu_use import Check
 from skyward_core.model.specs import Interpreter
 from skyward_core.providers.aws.ec2_ssh_transport import Ec2Transport, HostKeyFile
 from skyward_core.tasks.python_compatibility import MINOR_VERSION

@@ -167,7 +167,7 @@ PROVIDER = '''
 """Rents nothing: machines are folders here, with a mark of whose they are."""
 
 from skyward_core.model.errors import UsageError
-from skyward_core.model.machines_and_gpu_use import Check
+from skyward_core.model.machines_checks_and_gpu_use import Check
 from skyward_core.providers.local.provider import Local
 from skyward_core.model.provider_settings_schema import Field, Setting
 

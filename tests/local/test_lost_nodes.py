@@ -23,7 +23,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import LedgerError, PoolError
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.pool import agent_link, node_recovery
 from skyward_core.pool.silent_and_missing_nodes import NodeRoster

@@ -33,7 +33,7 @@ from skyward_core.views.sweep_trials import TrialTableSource
 
 if TYPE_CHECKING:
     from skyward_core.client.session_interface import Ask
-    from skyward_core.model.machines_and_gpu_use import Check
+    from skyward_core.model.machines_checks_and_gpu_use import Check
     from skyward_core.model.specs import Interpreter
 
 NOW = 1_800_000_000.0

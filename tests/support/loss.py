@@ -16,7 +16,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import PoolError
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from tests.support.faults import on_loop
 from tests.support.processes import descendants
 from tests.support.waiting import wait_until

@@ -10,7 +10,7 @@ import pytest
 
 from skyward_core.client import ssh_host_groups_and_access
 from skyward_core.client.ssh_host_groups_and_access import HostGpuUsage
-from skyward_core.model.machines_and_gpu_use import Check, GpuProcess, GpuUse
+from skyward_core.model.machines_checks_and_gpu_use import Check, GpuProcess, GpuUse
 
 GROUPS = """\
 [hosts]

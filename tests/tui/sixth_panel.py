@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from textual.widgets import Static
 
-from skyward_tui.ui import panel_table_and_layout
+from skyward_tui.ui import run_screen_panel_list_and_layout
 
-ROW = panel_table_and_layout.PanelSpec(
+ROW = run_screen_panel_list_and_layout.PanelSpec(
     id="weather",
     number=8,
     title="weather",
@@ -25,7 +25,7 @@ ROW = panel_table_and_layout.PanelSpec(
     hides=True,
 )
 if __name__ == "__main__":  # before the imports of modules that read the table
-    panel_table_and_layout.PANELS = (*panel_table_and_layout.PANELS, ROW)
+    run_screen_panel_list_and_layout.PANELS = (*run_screen_panel_list_and_layout.PANELS, ROW)
 
 from skyward_core.views.pool_view import PoolView, RunView  # noqa: E402
 from skyward_tui.panels.panel import RunPanel, RunSelection  # noqa: E402
@@ -34,7 +34,7 @@ from skyward_tui.panels.panel import RunPanel, RunSelection  # noqa: E402
 class WeatherPanel(RunPanel):
     """Panel that shows "sunny" while a run is active."""
 
-    def __init__(self, row: panel_table_and_layout.PanelSpec, show: Callable[[], None]) -> None:
+    def __init__(self, row: run_screen_panel_list_and_layout.PanelSpec, show: Callable[[], None]) -> None:
         sky = Static(id=row.id)
         sky.can_focus = True
         super().__init__(row, show, sky)

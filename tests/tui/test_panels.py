@@ -25,7 +25,7 @@ from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 from skyward_tui.panels.panel import RunPanel
 from skyward_tui.screens.run import BorderOffsets, PanelGrid, RunScreen
 from skyward_tui.ui.actions import ACTIONS
-from skyward_tui.ui.panel_table_and_layout import (
+from skyward_tui.ui.run_screen_panel_list_and_layout import (
     HOME_PANEL,
     LEAST_COLUMNS,
     PANELS,

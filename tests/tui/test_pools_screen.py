@@ -22,7 +22,7 @@ from skyward_tui.dialogs.confirmations import QuitScreen, TeardownScreen
 from skyward_tui.dialogs.help_and_focus_jump import HelpScreen
 from skyward_tui.screens.home_runs_and_pools import PoolList, PoolsScreen, RunTable
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.pool_preview import PoolPreview
+from skyward_tui.widgets.selected_pool_preview import PoolPreview
 from tests.support.app_driver import Size, press, running_app, screen_text, until
 from tests.support.fake_session import NOW, FakeSession, failed_run, logged
 from tests.support.past import past_run

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, Select
 
-from skyward_core.model.machines_and_gpu_use import Check
+from skyward_core.model.machines_checks_and_gpu_use import Check
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form.form import Form, build_request, command_line
 from skyward_tui.screens.launch import LaunchScreen

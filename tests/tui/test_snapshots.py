@@ -9,7 +9,7 @@ import pytest
 
 from skyward_core.client import ssh_host_groups_and_access
 from skyward_core.client.ssh_host_groups_and_access import HostGroup
-from skyward_core.model.machines_and_gpu_use import Check
+from skyward_core.model.machines_checks_and_gpu_use import Check
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.app.app import SkywardApp

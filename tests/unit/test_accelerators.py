@@ -15,7 +15,7 @@ from skyward_core import accelerators
 from skyward_core.model.accelerators import Accelerator
 from skyward_core.model.accelerators.catalog import key
 from skyward_core.model.errors import NoCapacity, UsageError
-from skyward_core.model.machines_and_gpu_use import GpuProcess, GpuUse
+from skyward_core.model.machines_checks_and_gpu_use import GpuProcess, GpuUse
 from skyward_core.model.specs import PoolSpec, Worker
 from skyward_core.node import gpu_locks_and_usage
 from skyward_core.providers.pool_spec_and_provider_choice import make_pool_spec

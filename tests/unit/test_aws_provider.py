@@ -23,7 +23,7 @@ from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeou
 from botocore.parsers import ResponseParserError
 
 from skyward_core.model.errors import CredentialsRefused, NoCapacity, Unreachable, UsageError
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.offers_and_rental_plans import MachineRequirements
 from skyward_core.providers.aws import (
     boto_calls,

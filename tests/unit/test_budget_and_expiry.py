@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 import skyward_core as sky
 from skyward_core.client.pool_costs import _daily_costs, costs
 from skyward_core.model.errors import LedgerError, PoolError, SpecError
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import budget_and_cloud_expiry_date
 from skyward_core.pool.budget_and_cloud_expiry_date import EXPIRY_MARGIN, Expiry, expiry_time

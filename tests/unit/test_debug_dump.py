@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.client import doctor_and_bug_report
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import RootCause
 from skyward_core.store.ledger import Ledger
 from skyward_tui import file_export

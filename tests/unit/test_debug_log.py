@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.model.errors import PoolError
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.providers.provider_call_logs_polling_and_cache import log_call
 from skyward_core.store import debug_log
 from skyward_core.store.debug_log import _FileHandler

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.runtime import skyward_alias_and_import_hooks
-from skyward_core.runtime.skyward_alias_and_import_hooks import pause_gc
+from skyward_core.runtime import import_hooks_gc_pause_and_alias
+from skyward_core.runtime.import_hooks_gc_pause_and_alias import pause_gc
 from tests.support.processes import run_command
 
 ROOT = Path(__file__).parents[2]
@@ -288,12 +288,12 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (folder / "tuners.py").write_text(note)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    skyward_alias_and_import_hooks.install_gc_pause()
-    skyward_alias_and_import_hooks.install_gc_pause()
-    assert sum(isinstance(finder, skyward_alias_and_import_hooks._LargeFinder) for finder in sys.meta_path) == 1
+    import_hooks_gc_pause_and_alias.install_gc_pause()
+    import_hooks_gc_pause_and_alias.install_gc_pause()
+    assert sum(isinstance(finder, import_hooks_gc_pause_and_alias._LargeFinder) for finder in sys.meta_path) == 1
     yield folder
     atexit.unregister(
-        skyward_alias_and_import_hooks._unfreeze_at_exit
+        import_hooks_gc_pause_and_alias._unfreeze_at_exit
     )  # tests end without a look through all that they have loaded
     for name in [name for name in sys.modules if name.partition(".")[0] == "peft"]:
         del sys.modules[name]

@@ -20,7 +20,7 @@ from packaging.specifiers import SpecifierSet
 from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_plan import make_plan, resolve_call, script_python
 from skyward_core.model.errors import ScriptError, SpecError, UsageError
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.specs import Image, Interpreter, PoolSpec
 from skyward_core.plugins.plugin import Plugin
 from skyward_core.providers.aws.provider import AWS

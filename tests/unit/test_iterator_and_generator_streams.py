@@ -17,7 +17,7 @@ from skyward_core.node.agent.generator_values import GeneratorBuffer
 from skyward_core.pool.runs import iterator_argument_stream
 from skyward_core.pool.runs.iterator_argument_stream import ArgumentStream, Frames
 from skyward_core.protocol.frame_codec import WINDOW, Decoder, encode_frame
-from skyward_core.runtime.async_streaming_map_adapters import StreamedIterator
+from skyward_core.runtime.rank_side_async_stream_and_map_calls import StreamedIterator
 from tests.support.examples import examples
 
 

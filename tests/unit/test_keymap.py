@@ -6,7 +6,7 @@ import pytest
 
 from skyward_core.client.user_settings_and_app_state import UserCommand
 from skyward_tui.ui.actions import ACTIONS, resolve_commands, resolve_keymap, shown_key, with_keys
-from skyward_tui.ui.panel_table_and_layout import PANELS
+from skyward_tui.ui.run_screen_panel_list_and_layout import PANELS
 
 
 @pytest.mark.parametrize(

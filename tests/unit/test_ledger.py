@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import Hint, LedgerError, PoolExistsError
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.pool.unrecorded_machines_and_gone_pools import is_starting
 from skyward_core.store import ledger as module

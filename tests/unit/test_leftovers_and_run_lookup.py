@@ -18,7 +18,7 @@ from skyward_core.api.pool_operations import tear_down
 from skyward_core.client import leftover_cleanup
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.leftovers import Inventory, Leftover
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import MAX_POSTPONE_INTERVAL
 from skyward_core.pool import fetch_retained_results, leftover_verdicts
 from skyward_core.pool.unrecorded_machines_and_gone_pools import close_if_gone

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from skyward_core.model.errors import NoCapacity, PoolError, UsageError
-from skyward_core.model.machines_and_gpu_use import Machine, OrderedHardware
+from skyward_core.model.machines_checks_and_gpu_use import Machine, OrderedHardware
 from skyward_core.model.specs import Options, PoolSpec
 from skyward_core.pool import fetch_retained_results, node_recovery, teardown
 from skyward_core.pool import startup_and_machine_verification as startup

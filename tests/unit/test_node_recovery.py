@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import LedgerError, PoolError
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import MachineStatus
 from skyward_core.pool.node_recovery import (
     MAX_FAILURES,

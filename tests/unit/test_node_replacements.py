@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import LedgerError, NoCapacity, PoolError, RemoteError, UsageError
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.pool import node_recovery
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, Replacement

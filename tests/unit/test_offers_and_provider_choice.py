@@ -15,7 +15,7 @@ from skyward_core import providers
 from skyward_core.model import provider_capability_protocols, provider_settings_schema
 from skyward_core.model.accelerators import Accelerator
 from skyward_core.model.errors import NoCapacity, SkywardError, SpecError, TooFewHosts, UsageError
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.offers_and_rental_plans import (
     ALLOCATIONS,
     MachineRequirements,

@@ -35,7 +35,7 @@ from skyward_core.client.run_history import (
     sorted_runs,
 )
 from skyward_core.model.errors import UsageError
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.node.worker.result_pickles_and_summaries import summarize
 from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, encode_mark

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from skyward_core.model.errors import Cancelled, CredentialsRefused, NoCapacity, PoolError, TooFewHosts, Unreachable
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import MachineStatus
 from skyward_core.model.specs import Image, Nodes, Options, PoolSpec
 from skyward_core.pool import agent_link, output_files, teardown

@@ -22,10 +22,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skyward_core.runtime import metric_logging
+from skyward_core.runtime.import_hooks_gc_pause_and_alias import call_when_imported
 from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, using
 from skyward_core.runtime.metric_logging import LIBRARIES, MAX_OTHER_NAMES, OutputScan, log
 from skyward_core.runtime.printed_metrics_and_library_hooks import HOOKS, MAX_PATTERNS, PrintedMetrics
-from skyward_core.runtime.skyward_alias_and_import_hooks import call_when_imported
 from skyward_core.views import events
 from skyward_core.views.pool_view import PoolView, apply
 from skyward_core.views.rank_metrics_and_progress import MAX_PROGRESSES, MetricStore, ProgressTracker

@@ -18,7 +18,7 @@ from skyward_core import Options, SpecError
 from skyward_core.client.launch.job_and_shell_launch import JobRequest
 from skyward_core.client.launch.launch_records_and_script_state import CommandRecord, JobRecord, parse_saved
 from skyward_core.model.errors import JobFileError, LedgerError, UsageError
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.model.output_files import WrittenFile
 from skyward_core.node.agent import results_retained_after_node_end

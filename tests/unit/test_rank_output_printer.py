@@ -20,7 +20,7 @@ from skyward_core.api.pool_operations import print_safely
 from skyward_core.api.rank_output_printer import ScriptConsole
 from skyward_core.model.errors import NotPicklableError
 from skyward_core.model.function import PendingFunction
-from skyward_core.tasks import stdout_line_interleaving
+from skyward_core.tasks import script_stdout_beside_rank_lines
 from skyward_core.tasks.function_pickling import make_task
 from skyward_core.transport.background_loop import submit
 from tests.support.waiting import wait_until
@@ -61,7 +61,7 @@ def own_stdout_comes_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def long_lock_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdout_line_interleaving, "LOCK_TIMEOUT", 60.0)  # however slow the machine is
+    monkeypatch.setattr(script_stdout_beside_rank_lines, "LOCK_TIMEOUT", 60.0)  # however slow the machine is
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_progress_bars_are_drawn_only_during_a_blocking_call(
 
 
 def test_call_ends_although_the_terminal_accepts_no_output(console: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdout_line_interleaving, "LOCK_TIMEOUT", 0.01)
+    monkeypatch.setattr(script_stdout_beside_rank_lines, "LOCK_TIMEOUT", 0.01)
     monkeypatch.setenv("TERM", "xterm")
     gate, stuck = threading.Event(), threading.Event()
 

@@ -22,7 +22,7 @@ import pytest
 
 from skyward_core.client.session import RETRY_PAUSES, BackOff, ReadOnlySession, Session, run_provider_check
 from skyward_core.model.errors import LedgerError, PoolError, SpecError, UsageError
-from skyward_core.model.machines_and_gpu_use import Check
+from skyward_core.model.machines_checks_and_gpu_use import Check
 from skyward_core.model.outcomes_states_and_alerts import RootCause
 from skyward_core.model.specs import Options
 from skyward_core.pool import agent_link

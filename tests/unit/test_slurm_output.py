@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import skyward_core as sky
 from skyward_core.model import accelerators
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.offers_and_rental_plans import MachineRequirements
 from skyward_core.model.provider_settings_schema import Setting
 from skyward_core.providers.slurm import allocation, provider, slurm_commands

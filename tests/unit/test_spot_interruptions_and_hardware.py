@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.model.machines_and_gpu_use import Machine, MeasuredHardware, OrderedHardware, find_mismatch
+from skyward_core.model.machines_checks_and_gpu_use import Machine, MeasuredHardware, OrderedHardware, find_mismatch
 from skyward_core.node.agent import agent_state_lease_deadman_and_network_info
 from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import DeadmanSwitch
 from skyward_core.node.bootstrap import hardware_and_network_benchmark

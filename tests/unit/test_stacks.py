@@ -189,7 +189,7 @@ IMPORTING = (
     ("_call_with_frames_removed", "<frozen importlib._bootstrap>", 241),
     ("_find_and_load", "<frozen importlib._bootstrap>", 1176),
     ("<module>", TORCH + "__init__.py", 2254),
-    ("_quieten.<locals>.load", "/b/all.zip/skyward_core/runtime/skyward_alias_and_import_hooks.py", 72),
+    ("_quieten.<locals>.load", "/b/all.zip/skyward_core/runtime/import_hooks_gc_pause_and_alias.py", 72),
     ("_find_and_load", "<frozen importlib._bootstrap>", 1176),
 )
 

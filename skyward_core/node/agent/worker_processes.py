@@ -261,7 +261,7 @@ put_off += [PutOff("platform", python_implementation=lambda: "PyPy" if "__pypy__
 put_off = [module for module in put_off if module.__name__ not in sys.modules]
 sys.modules.update((module.__name__, module) for module in put_off)
 from skyward_core.node.worker.{module} import main
-from skyward_core.runtime.skyward_alias_and_import_hooks import unload_shadowed_modules
+from skyward_core.runtime.import_hooks_gc_pause_and_alias import unload_shadowed_modules
 import cloudpickle
 for module in put_off:
     module.forget()

@@ -15,7 +15,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from skyward_core.protocol.frame_codec import COMMAND_LINE_MARKER, COMMAND_LINE_TRAILER
-from skyward_core.runtime import skyward_alias_and_import_hooks
+from skyward_core.runtime import import_hooks_gc_pause_and_alias
 
 _open = open  # user code may replace built-in functions
 OWN_PACKAGE = __name__.partition(".")[0]
@@ -202,7 +202,7 @@ class MainNamespaceLoader:
         self._written = 0
         self._command_line: CommandLine | None = None
         self._moved: dict[str, str] = {}  # client's file name -> the node's file
-        skyward_alias_and_import_hooks.call_when_imported(
+        import_hooks_gc_pause_and_alias.call_when_imported(
             lambda spawn: _patch_child_main(spawn, self._write_child_script), *SPAWNERS
         )
 
@@ -320,8 +320,8 @@ class ChildMainNamespace:
         with self._lock:
             space = vars(sys.modules[MAIN])
             while self._sources and name not in space and not name.startswith("__"):
-                skyward_alias_and_import_hooks.install()
-                skyward_alias_and_import_hooks.install_gc_pause()
+                import_hooks_gc_pause_and_alias.install()
+                import_hooks_gc_pause_and_alias.install_gc_pause()
                 space.update(_load_object(self._sources.pop(0), {MAIN}, self._files).names)
             if name in space:
                 return space[name]
@@ -486,7 +486,7 @@ class SourceFiles:
         self._registered[name] = file, content
         if "linecache" in sys.modules or not self._waits:
             self._waits = True
-            skyward_alias_and_import_hooks.call_when_imported(self._fill_linecache, "linecache")
+            import_hooks_gc_pause_and_alias.call_when_imported(self._fill_linecache, "linecache")
 
     def _fill_linecache(self, linecache: Any) -> None:
         import tokenize

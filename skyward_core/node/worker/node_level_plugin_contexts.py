@@ -18,7 +18,7 @@ from skyward_core.node.worker.agent_channel import AgentChannel
 from skyward_core.node.worker.returned_exceptions import describe_error
 from skyward_core.node.worker.stop_signal import Stopped, StopSignal
 from skyward_core.protocol.frame_codec import Header
-from skyward_core.runtime import skyward_alias_and_import_hooks
+from skyward_core.runtime import import_hooks_gc_pause_and_alias
 
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import ToWorker, ToWorkerSetup
@@ -28,7 +28,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     """Hold the contexts until the agent ends this process, or until no agent has run for too long."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # the log is read while the process runs
     faulthandler.enable()
-    skyward_alias_and_import_hooks.install()
+    import_hooks_gc_pause_and_alias.install()
     PluginContextServer(socket_path, float(os.environ.pop("SKYWARD_PATIENCE"))).serve()
 
 

@@ -39,7 +39,7 @@ class CapturedResult(NamedTuple):
 
 def capture_call(call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]) -> CapturedResult:
     """Run a call. Return its value or its exception."""
-    from skyward_core.runtime.async_streaming_map_adapters import adapt_async_function
+    from skyward_core.runtime.rank_side_async_stream_and_map_calls import adapt_async_function
 
     fn, args, kwargs = call
     try:

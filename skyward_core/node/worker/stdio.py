@@ -21,7 +21,7 @@ from time import monotonic, sleep  # user code may replace the functions of `tim
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, MARK_INTERVAL, MarkWriter, file_identity
-from skyward_core.runtime.skyward_alias_and_import_hooks import call_when_imported
+from skyward_core.runtime.import_hooks_gc_pause_and_alias import call_when_imported
 
 if TYPE_CHECKING:
     from skyward_core.runtime.metric_logging import OutputScan

@@ -32,7 +32,7 @@ from skyward_core.node.worker.stdio import CapturedStreams
 from skyward_core.node.worker.stop_signal import Stopped, StopSignal, enable_stack_dumps
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, WINDOW, AnyHeader, Header
 from skyward_core.protocol.node_paths import MARKS, METRICS, NodePaths, log_stem
-from skyward_core.runtime import metric_logging, preemption, skyward_alias_and_import_hooks
+from skyward_core.runtime import import_hooks_gc_pause_and_alias, metric_logging, preemption
 from skyward_core.runtime.instance_info_and_attempt import (
     import_for_call,
     not_reusable_reason,
@@ -45,9 +45,9 @@ from skyward_core.runtime.instance_info_and_attempt import (
 
 if TYPE_CHECKING:
     from skyward_core.protocol import frame_types as frames
-    from skyward_core.runtime.async_streaming_map_adapters import StreamedIterator
     from skyward_core.runtime.framework_rendezvous_and_thread_limits import TorchrunEnvironment
     from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
+    from skyward_core.runtime.rank_side_async_stream_and_map_calls import StreamedIterator
 
 
 class WorkerConfig:
@@ -88,7 +88,7 @@ T = TypeVar("T")
 
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     """Serve calls until the agent ends this process, or until no agent has run for too long."""
-    skyward_alias_and_import_hooks.install()
+    import_hooks_gc_pause_and_alias.install()
     paths = NodePaths(folder)
     log_path = f"{paths.spool}/{log_stem(int(rank), int(number))}"
     config, process = WorkerConfig(os.environ), os.getpid()
@@ -98,7 +98,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     stacks = paths.stacks(int(rank), int(number))
     enable_stack_dumps(stacks)
     # Before user code opens files, because files that are open now do not count as unwritten data at exit.
-    skyward_alias_and_import_hooks.install_gc_pause()
+    import_hooks_gc_pause_and_alias.install_gc_pause()
     # Cancels the stack dump of `leave_contexts` in the last exit handler: the handler registered first runs last. The
     # remaining steps of the exit only free memory, which can take long, and a dump would show no Python frames.
     atexit.register(faulthandler.cancel_dump_traceback_later)
@@ -113,8 +113,8 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
 
         hide_worker_frames(traceback)
 
-    skyward_alias_and_import_hooks.call_when_imported(catch_breakpoints, "pdb")  # breakpoint() imports it, too
-    skyward_alias_and_import_hooks.call_when_imported(shorten_stacks, "traceback")
+    import_hooks_gc_pause_and_alias.call_when_imported(catch_breakpoints, "pdb")  # breakpoint() imports it, too
+    import_hooks_gc_pause_and_alias.call_when_imported(shorten_stacks, "traceback")
     flush_metrics = metric_logging.start_writer(log_path + METRICS, config.log_limit)
     if scan is not None:
         metric_logging.forward_libraries()
@@ -432,7 +432,7 @@ class WorkerProcess:
         streamed: list[StreamedIterator] = []
         if header.get("fed"):
             # Few calls have such arguments.
-            from skyward_core.runtime.async_streaming_map_adapters import collect_streamed_arguments
+            from skyward_core.runtime.rank_side_async_stream_and_map_calls import collect_streamed_arguments
 
             streamed = collect_streamed_arguments()
         fn, (args, kwargs) = _load_checked("its function or arguments", lambda: self._load_function(header, body))

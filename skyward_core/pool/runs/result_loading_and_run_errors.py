@@ -22,7 +22,7 @@ from skyward_core.model.errors import (
 )
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause
 from skyward_core.protocol.frame_codec import MAX_SHORT_TEXT
-from skyward_core.runtime.async_streaming_map_adapters import VALUES_BEFORE
+from skyward_core.runtime.rank_side_async_stream_and_map_calls import VALUES_BEFORE
 from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 

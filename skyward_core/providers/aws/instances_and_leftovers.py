@@ -14,7 +14,7 @@ from typing import Any
 
 from skyward_core.model.errors import PoolError, SkywardError, error_message
 from skyward_core.model.leftovers import Inventory, Leftover
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import MachineStatus
 from skyward_core.providers.aws import instance_tags_and_launch_journal as tags
 from skyward_core.providers.aws import zones_and_placement

@@ -22,7 +22,7 @@ from skyward_core.model.deprecated_and_unknown_arguments import (
 )
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.leftovers import Inventory, Leftover
-from skyward_core.model.machines_and_gpu_use import Check, Machine, OrderedHardware
+from skyward_core.model.machines_checks_and_gpu_use import Check, Machine, OrderedHardware
 from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.offers_and_rental_plans import Block, MachineRequirements, OfferList, RentalPlan, Reservation
 from skyward_core.model.provider_settings_schema import DeclaredSettings, Field, setting, word_list

@@ -24,7 +24,7 @@ from skyward_core.model.errors import (
     UsageError,
     error_message,
 )
-from skyward_core.model.machines_and_gpu_use import Check
+from skyward_core.model.machines_checks_and_gpu_use import Check
 from skyward_core.model.offers_and_rental_plans import Offer
 from skyward_core.providers.aws import instance_tags_and_launch_journal, zones_and_placement
 from skyward_core.providers.aws.boto_calls import AwsCalls, run_in_thread

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.providers.aws import ec2_errors, instance_tags_and_launch_journal
 from skyward_core.providers.aws.boto_calls import AwsCalls
 from skyward_core.providers.aws.ec2_errors import CallFailed

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.model.errors import convert_errors
-from skyward_core.model.machines_and_gpu_use import Check, Machine
+from skyward_core.model.machines_checks_and_gpu_use import Check, Machine
 from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.specs import PoolSpec
 from skyward_core.node.bootstrap.host_inspection import (

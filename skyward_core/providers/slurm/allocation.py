@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.model.errors import NoCapacity, PoolError, Unreachable, convert_errors, error_message
-from skyward_core.model.machines_and_gpu_use import Machine
+from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.providers.provider_call_logs_polling_and_cache import report_progress
 from skyward_core.providers.slurm import slurm_commands
 from skyward_core.providers.slurm.slurm_commands import (

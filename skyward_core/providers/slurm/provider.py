@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from skyward_core.model.errors import PoolError, SkywardError, UsageError, error_message
 from skyward_core.model.leftovers import Inventory, Leftover
-from skyward_core.model.machines_and_gpu_use import Check, Machine
+from skyward_core.model.machines_checks_and_gpu_use import Check, Machine
 from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.offers_and_rental_plans import (
     MachineRequirements,

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import Hint, NoCapacity, PoolError, UsageError, error_hint, error_message
-from skyward_core.model.machines_and_gpu_use import GpuUse
+from skyward_core.model.machines_checks_and_gpu_use import GpuUse
 from skyward_core.providers.provider import contains_words, split_words
 from skyward_core.providers.provider_call_logs_polling_and_cache import AnswerCache
 from skyward_core.util.light_dataclass import Value, value

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from skyward_core.model.errors import NoCapacity, PoolError, SkywardError, UsageError, error_message
-from skyward_core.model.machines_and_gpu_use import FREE, Check, Machine
+from skyward_core.model.machines_checks_and_gpu_use import FREE, Check, Machine
 from skyward_core.model.misuse_guards import StrictKeywords
 from skyward_core.model.provider_capability_protocols import check_host_count
 from skyward_core.model.provider_settings_schema import DeclaredSettings, Field, setting, word_list

@@ -3,7 +3,7 @@
 import sys
 
 import skyward_core
-from skyward_core.runtime import skyward_alias_and_import_hooks
+from skyward_core.runtime import import_hooks_gc_pause_and_alias
 
-skyward_alias_and_import_hooks.install()
+import_hooks_gc_pause_and_alias.install()
 sys.modules[__name__] = skyward_core

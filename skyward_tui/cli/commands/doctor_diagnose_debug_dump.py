@@ -17,7 +17,7 @@ import click
 from skyward_core.client import doctor_and_bug_report
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError
-from skyward_core.model.machines_and_gpu_use import Check
+from skyward_core.model.machines_checks_and_gpu_use import Check
 from skyward_core.model.metric_definitions_series_and_export import describe_throttling
 from skyward_core.model.thread_stacks import Stacks
 from skyward_core.util.format_bytes import format_size
@@ -105,7 +105,7 @@ def _collect_parts() -> dict[str, tuple[str, str]]:
 @command()
 @click.argument("pool")
 def diagnose(console: Console, pool: str) -> int:
-    """Check a pool: links, clocks, ranks, GPUs, disks, queue, budget.
+    """Check links, clocks, ranks, GPUs, disks, queue, budget.
 
     Of a run with silent ranks, the stacks of all ranks are shown. Exits with 1 if a check fails.
     """

@@ -5,10 +5,10 @@ import sys
 import traceback
 
 from skyward_core import providers
-from skyward_core.runtime import skyward_alias_and_import_hooks
+from skyward_core.runtime import import_hooks_gc_pause_and_alias
 
 if __name__ == "__main__":
-    skyward_alias_and_import_hooks.install()
+    import_hooks_gc_pause_and_alias.install()
     providers.provider_override = "local"
     failed = 0
     for path in sys.argv[1:]:
