@@ -39,6 +39,7 @@ from skyward_tui.text.text_width_tables_and_ascii import fit_width, one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
+from skyward_tui.widgets.form_fields import OptionRows
 from skyward_tui.widgets.screen_frame_and_replay_line import TextLine
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Picker(Dialog[str | None]):
 
     def body(self) -> ComposeResult:
         yield TextLine(placeholder=self.PLACEHOLDER, compact=True)
-        yield OptionList(compact=True)
+        yield OptionRows(compact=True)
 
     def hint(self) -> str:
         return f"enter: {self.ENTER}, type to filter, {self.key_of('files.back')}: back"

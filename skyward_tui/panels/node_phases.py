@@ -18,7 +18,7 @@ from skyward_tui.text.rank_states_from_views import is_absent, link_note
 from skyward_tui.text.state_styles import FAILURES, node_style, state_style
 from skyward_tui.text.text_width_tables_and_ascii import clip, clip_parts
 from skyward_tui.ui.time_refresh_rules import refresh_token
-from skyward_tui.widgets.virtual_list import VirtualList
+from skyward_tui.widgets.virtual_list import CURSOR_STYLE, VirtualList
 
 _PHASE_ORDER = PHASES[:-1]
 ROOMY = 90  # cells; a narrower row shows either the phase or the job steps
@@ -26,7 +26,6 @@ _NO_MESSAGES = "no startup messages from this node on this machine"
 MAX_DETAIL_LINES = 12  # maximum lines of messages below an expanded node
 _LEAST = 3
 _MOST_OF_POOL = 3  # maximum lines of the pool's own state
-_CURSOR = "$block-cursor-foreground on $block-cursor-background bold"
 _LABEL = 5  # cells of the column with a node's name
 
 
@@ -148,7 +147,7 @@ class PhaseBoard(VirtualList[NodeView]):
     def row(self, index: int, width: int) -> Content:
         node, row = self._rows[index]
         here = node == self._chosen and (not index or self._rows[index - 1][0] != node)
-        return row.stylize(_CURSOR, 0, _LABEL) if here and self.has_focus else row
+        return row.stylize(CURSOR_STYLE, 0, _LABEL) if here and self.has_focus else row
 
     def _node(self, node: NodeView, pool: PoolView, now: float) -> Content:
         absent = is_absent(pool, node)

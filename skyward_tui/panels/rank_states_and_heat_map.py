@@ -28,7 +28,7 @@ from skyward_tui.ui.run_screen_panel_list_and_layout import PanelSpec
 from skyward_tui.ui.themes import rank_style
 from skyward_tui.ui.time_refresh_rules import refresh_token
 from skyward_tui.widgets.metric_charts import RANKS_DRAWN
-from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, VirtualList
+from skyward_tui.widgets.virtual_list import CURSOR_STYLE, HIGHLIGHT_STYLE, ChangeHighlight, VirtualList
 
 STATE = "state"
 SHADES = "░▒▓█"
@@ -142,7 +142,6 @@ def _value(track: MetricHistory, figure: str) -> float | None:
     return track.latest.get("util", track.latest.get("cpu"))
 
 
-_CURSOR = "$block-cursor-foreground on $block-cursor-background bold"
 MANY_RANKS = 64  # more ranks have no rows of their own beside the mosaic, because painting them takes too long
 BAR, ROOMY = 10, 48  # cells of a progress bar, and of a row that has room for it; narrower rows have half a bar
 _MOSAIC = 8  # ranks of a group in the mosaic, if nodes have one rank each
@@ -334,7 +333,7 @@ class RankList(VirtualList[RankState]):
                 room, tail = room - len(silent), f"{silent}{tail}"
         note = fit_width(clip_parts(row.note, room), room)
         if self.selected in row.ranks and (single or self.mode == "table"):
-            return Content.styled(f"{name}{what}{rest}{time}{figure}{note}{tail}", _CURSOR)
+            return Content.styled(f"{name}{what}{rest}{time}{figure}{note}{tail}", CURSOR_STYLE)
         hue = rank_style(state.rank) if single and self._has_hues else "bold"
         note_style = "$text-warning" if state.quiet is not None or state.alert[0] else "$muted" if state.text else ""
         return Content.assemble(
@@ -353,7 +352,7 @@ class RankList(VirtualList[RankState]):
             for state in block:
                 glyph, style = state.glyph
                 if state.rank == self.selected:
-                    style = _CURSOR
+                    style = CURSOR_STYLE
                 elif state.rank in self._pulse.highlighted:
                     style = self._style_of(state)
                 before, last = parts[-1]
@@ -375,7 +374,7 @@ class RankList(VirtualList[RankState]):
         head, figure = f" r{state.rank} n{state.node} ", _figure(state)
         room = max(0, width - len(head) - len(mark.text) - len(time) - len(figure) - 2)
         return Content.assemble(
-            (head, _CURSOR), " ", (mark.text, mark.style), time, (figure, SHADE_STYLE),
+            (head, CURSOR_STYLE), " ", (mark.text, mark.style), time, (figure, SHADE_STYLE),
             (f" {clip(state.note, room)}", "$muted"),
         )  # fmt: skip
 

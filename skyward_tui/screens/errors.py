@@ -40,6 +40,7 @@ from skyward_tui.text.state_styles import append_block, block_room, state_style
 from skyward_tui.text.text_width_tables_and_ascii import one_line
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
+from skyward_tui.widgets.form_fields import OptionRows
 from skyward_tui.widgets.metric_charts import curve
 from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.source_view import CodePosition, StackCode
@@ -163,7 +164,7 @@ class ErrorsScreen(BaseScreen[int | None]):
 
     def body(self) -> ComposeResult:
         rows = (Option(self._row(outcome, first=i == 0), id=str(i)) for i, outcome in enumerate(self._outcomes))
-        yield Panel(OptionList(*rows, compact=True), id="failed", title="failures")
+        yield Panel(OptionRows(*rows, compact=True), id="failed", title="failures")
         self._code = StackCode(id="code")
         trace = Panel(VerticalScroll(Static(id="traceback")), self._code, id="trace", title="traceback")
         self._before = FailureContextView()

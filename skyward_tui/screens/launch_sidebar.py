@@ -32,7 +32,7 @@ from skyward_tui.text.state_styles import state_style
 from skyward_tui.text.text_width_tables_and_ascii import clip, one_line
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.session_futures import wait_shielded
-from skyward_tui.widgets.form_fields import update_label
+from skyward_tui.widgets.form_fields import OptionRows, update_label
 from skyward_tui.widgets.screen_frame_and_replay_line import Panel
 from skyward_tui.widgets.source_view import ScriptCode
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from skyward_tui.screens.base_screen import BaseScreen
 
 
-class StartList(OptionList):
+class StartList(OptionRows):
     """List of recent launches, scripts of the working folder and packaged examples.
 
     Args:

@@ -11,7 +11,7 @@ from textual import work
 from textual.app import ComposeResult
 from textual.containers import Container, VerticalScroll
 from textual.content import Content
-from textual.widgets import OptionList, Static
+from textual.widgets import Static
 from textual.widgets.option_list import Option
 
 from skyward_core.model.errors import SkywardError
@@ -48,6 +48,7 @@ from skyward_tui.ui.actions import Action, bindings, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_rules import refresh_token
+from skyward_tui.widgets.form_fields import OptionRows
 from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.source_view import CodePosition, StackCode
 from skyward_tui.widgets.virtual_list import VirtualList
@@ -142,7 +143,7 @@ class StacksScreen(BaseScreen[int | None]):
         self._failure = ""
         self._busy = False
         self._shown: tuple[object, float] = (None, 0.0)  # version of the listed ranks, and monotonic time of the update
-        self._listed, self._board = OptionList(compact=True), StackRankList(id="ranks")
+        self._listed, self._board = OptionRows(compact=True), StackRankList(id="ranks")
         self._all_threads = False
 
     def body(self) -> ComposeResult:

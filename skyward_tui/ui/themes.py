@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from rich.segment import Segment
@@ -42,6 +42,7 @@ _HUES = ("#61b5f2", "#d98cd0", "#a5c94f", "#f0965a", "#a194f5", "#4fc3c9", "#e3c
 _ANSI_HUES = ("bright_blue", "magenta", "green", "yellow", "cyan", "bright_magenta", "bright_green", "bright_cyan")
 RANK_HUES = len(_HUES)
 _HUE_NAMES = ("rank-a", "rank-b", "rank-c", "rank-d", "rank-e", "rank-f", "rank-g", "rank-h")
+CURSOR_CONTRAST = 4.5  # minimum of text on the cursor's background
 _HUE_CONTRAST = 3.0  # minimum for graphics, WCAG 2.2 (1.4.11)
 
 
@@ -77,6 +78,9 @@ def ensure_contrast(variables: Mapping[str, str], *, ansi: bool) -> dict[str, st
         name: _raise_contrast(Color.parse(hue), behind, _HUE_CONTRAST)
         for name, hue in zip(_HUE_NAMES, _HUES, strict=True)
     }
+    cursor, front = Color.parse(variables["block-cursor-background"]), variables["block-cursor-foreground"]
+    if front.startswith("auto") or contrast(Color.parse(front), cursor) < CURSOR_CONTRAST:
+        moved["block-cursor-foreground"] = max(Color(255, 255, 255), Color(0, 0, 0), key=partial(contrast, cursor))
     return dict(variables) | {name: color.hex for name, color in moved.items()}
 
 

@@ -18,8 +18,10 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.strip import Strip
 from textual.suggester import Suggester, SuggestFromList
+from textual.visual import Visual
 from textual.widget import Widget
-from textual.widgets import Input, Label, Select, Static
+from textual.widgets import Input, Label, OptionList, Select, Static
+from textual.widgets.option_list import Option
 
 from skyward_core.model.provider_settings_schema import Field, Setting
 from skyward_core.util.safe_file_access import expand_user
@@ -32,6 +34,15 @@ from skyward_tui.widgets.screen_frame_and_replay_line import Panel, TextLine
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.plugin_and_provider_catalog import PluginInfo
+
+
+class OptionRows(OptionList):
+    """Option list whose highlighted option has no colours of its own, which may be unreadable on the highlight."""
+
+    def _get_visual(self, option: Option) -> Visual:
+        visual = super()._get_visual(option)
+        is_highlighted = self.highlighted is not None and option is self.options[self.highlighted]
+        return Content(visual.plain) if is_highlighted and isinstance(visual, Content) else visual
 
 
 class Toggles(Widget, can_focus=True):

@@ -25,6 +25,7 @@ RowKey = tuple[str, tuple[object, ...]]
 Part = tuple[str, str]
 """Text, and its style."""
 
+CURSOR_STYLE = "$block-cursor-foreground on $block-cursor-background bold"  # replaces colours, which may be unreadable
 _EMPTY = Content("\n")  # a blank line, because an empty text would render no line
 
 
@@ -236,7 +237,7 @@ class CursorList(VirtualList[Row]):
         here = index == self.cursor
         line = Content.assemble(("▶" if here else " ", "$text-accent"), *self.parts(self.rows[index], width))
         if here and (self.HIGHLIGHTS_ALWAYS or self.has_focus):
-            line = line.pad_right(max(0, width - line.cell_length)).stylize_before("on $block-cursor-background")
+            line = line.pad_right(max(0, width - line.cell_length)).stylize(CURSOR_STYLE)
         return line
 
     def action_step(self, rows: int) -> None:

@@ -5,21 +5,28 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from textual.app import ComposeResult
 from textual.color import Color
 from textual.command import CommandPalette
+from textual.content import Content
+from textual.screen import Screen
 from textual.style import Style
+from textual.widgets.option_list import Option
 
 import skyward_tui
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.cli import main
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.text.state_styles import _STATE_STYLES
-from skyward_tui.ui.themes import CONTRAST, UNCOLOURED, contrast, ensure_contrast
+from skyward_tui.ui.themes import CONTRAST, RANK_HUES, UNCOLOURED, contrast, ensure_contrast, rank_style
+from skyward_tui.widgets.form_fields import OptionRows
+from skyward_tui.widgets.virtual_list import CursorList
 from tests.support.app_driver import Size, press, running_app, screen_svg, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession
@@ -235,3 +242,48 @@ def test_crashed_app_has_a_nonzero_exit_status(monkeypatch: pytest.MonkeyPatch) 
         monkeypatch.setattr("skyward_tui.app.app.SkywardApp", kind)
         with click.Context(main.cli) as context:
             assert context.invoke(main.cli) == status
+
+
+class StyledRows(CursorList[int]):
+    """List with one row per style of a cell."""
+
+    STYLES = (*sorted({each.style for each in _STATE_STYLES.values()}), *map(rank_style, range(RANK_HUES)), "", "bold")
+
+    def row_id(self, row: int) -> int:
+        return row
+
+    def parts(self, row: int, width: int) -> Iterator[tuple[str, str]]:
+        yield from ((f"cell{at} ", style) for at, style in enumerate(self.STYLES))
+
+
+class ListsScreen(Screen[None]):
+    """Screen with both kinds of lists."""
+
+    def compose(self) -> ComposeResult:
+        (rows := StyledRows()).set_rows([0])
+        cells = [(f"cell{at} ", style) for at, style in enumerate(StyledRows.STYLES)]
+        yield rows
+        yield OptionRows(Option(Content.assemble(*cells)))
+
+
+async def test_cells_of_the_cursor_row_are_readable_in_every_theme(app: SkywardApp) -> None:
+    async with app.run_test(size=(160, 24)) as pilot:
+        screen = ListsScreen()
+        await app.push_screen(screen)
+        for theme in app.available_themes.values():
+            app.theme = theme.name
+            for kind in (StyledRows, OptionRows):
+                widget = screen.query_one(kind)
+                if isinstance(widget, OptionRows):
+                    widget.highlighted = 0
+                widget.focus()
+                await pilot.pause()
+                cells = [each for each in widget.render_line(0) if "cell" in each.text]
+                assert "".join(each.text for each in cells).count("cell") == len(StyledRows.STYLES)
+                for each in cells:
+                    assert each.style is not None and each.style.color is not None and each.style.bgcolor is not None
+                    if theme.ansi:
+                        assert each.style.color != each.style.bgcolor
+                        continue
+                    front, back = map(Color.from_rich_color, (each.style.color, each.style.bgcolor))
+                    assert contrast(front, back) >= 4.5, (theme.name, kind, each)
