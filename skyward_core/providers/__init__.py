@@ -1,7 +1,8 @@
-"""Registry of providers, which are looked up by name and imported on first use, and this process's override of them.
+"""Registry of providers, which are looked up by name and imported on first use, and override of a pool's provider.
 
 The built-in providers are the folders beside this file; each has a ``provider.py`` that sets ``PROVIDER`` to its class.
-Another package declares a provider with an entry point of the group ``skyward.providers``.
+Another package declares a provider with an entry point of the group ``skyward.providers``. After :func:`set_override`,
+the process's pools use another provider than they name.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "skyward.providers"
 DEFAULT_PROVIDER = "local"  # used if the user names no provider
-SEVERAL = "several"  # marks the JSON of a MultiProvider; users cannot select it by this name
+SEVERAL = "several"  # provider name in the JSON of a MultiProvider; not a name that users can select
 
 provider_override: str | None = None
 """Provider that this process's pools use instead of their own."""
 override_settings: Mapping[str, str] = {}
-"""Settings of that provider, as the user wrote them."""
+"""Settings of ``provider_override``, as the user wrote them."""
 nodes_override: int | str | None = None
 """Number of machines that this process's pools use instead of their own."""
 OVERRIDE_VARIABLE = "SKYWARD_OVERRIDE"  # variable that passes the overrides to child processes
@@ -39,12 +40,12 @@ def set_override(provider: str | None, settings: Mapping[str, str], nodes: int |
     os.environ[OVERRIDE_VARIABLE] = json.dumps([provider, dict(settings), nodes])
 
 
-if OVERRIDE_VARIABLE in os.environ:  # set by the parent process
+if OVERRIDE_VARIABLE in os.environ:  # the parent process has called set_override()
     provider_override, override_settings, nodes_override = json.loads(os.environ[OVERRIDE_VARIABLE])
 
 
 def provider_names() -> list[str]:
-    """Return the names of all providers: built-in ones first, then declared ones."""
+    """Return the names of all providers: first the built-in ones, then those that other packages declare."""
     return built_in_names() + sorted(_declared_providers())
 
 

@@ -65,7 +65,9 @@ async def update_machine(machine: Machine, way: TransportFactory) -> Machine:
 
 
 async def update_rented_machine(machine: Machine, way: TransportFactory, login_key: Path) -> Machine:
-    """Return a rented machine with the state of its agent; without an agent, the machine still costs money.
+    """Return a rented machine with the state of its agent and workers; "agentless" instead of "ending" or "gone".
+
+    A rented machine costs money also after its agent has ended.
 
     Args:
         way: Creates the provider's transport to the machine.
@@ -114,7 +116,7 @@ async def as_completed_bounded(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncI
 
 
 async def in_order_bounded(work: Iterable[Coroutine[Any, Any, T]]) -> AsyncGenerator[T]:
-    """Yield the results of coroutines in order, with bounded concurrency. Cancels the rest when it is closed."""
+    """Yield the results of coroutines in order, with bounded concurrency. Closing the generator cancels the rest."""
     tasks = [asyncio.ensure_future(each) for each in _limit_concurrency(work)]
     try:
         for task in tasks:
@@ -150,7 +152,7 @@ async def _query_state(transport: SSHTransport, machine: Machine, seconds: float
     if facts["root"] and facts["running"]:
         return machine
     if facts["root"] and facts["left"]:
-        return replace(machine, state="orphaned")  # a new agent resumes the pool's runs
+        return replace(machine, state="orphaned")  # not ended: a new agent would resume the pool's runs
     if facts["root"] and facts["orphans"]:
         return replace(machine, state="ending")  # some processes have not ended yet
     details: dict[str, Any] = {"why": facts.get("ended", ""), "kept": facts.get("kept", {})}

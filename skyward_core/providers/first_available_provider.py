@@ -148,7 +148,7 @@ class MultiProvider:
                     made = await own.provider.create(own, token)
             except PoolError as error:
                 if not isinstance(error, NoCapacity) and await self._may_have_machines(index, own, token):
-                    raise  # another provider's machines would be paid in addition
+                    raise  # the next provider is not tried: its machines would cost money in addition to these
                 reasons.append((self._label(index), error))
             else:
                 return self._tag_machines(index, made)

@@ -187,7 +187,7 @@ def choose_provider(ways: Sequence[Spec], selection: str | None) -> tuple[Any, A
     if select is None:
         raise SpecError(f"should be 'cheapest' or 'first' (got {selection!r:.60})", "selection")
     for each in ways:
-        provider: Any = each.provider  # resolved, like its accelerator
+        provider: Any = each.provider  # an instance: _resolve_spec has resolved provider and accelerator
         if not isinstance(provider, capabilities.Offers):
             fields = " and ".join(each.chooses) or ("several specs" if len(ways) > 1 else "selection")
             with set_error_field("provider"):
@@ -320,7 +320,7 @@ def _provider_text(provider: Any) -> str:
 
 
 def _ignored_fields(ways: Sequence[Spec], stand_ins: Sequence[UnsupportedProvider]) -> str:
-    """Return a note on the fields of specs and unsupported providers that the provider used instead ignores, or ""."""
+    """Return a note on fields that do not apply, because another provider replaces the requested ones; "" for none."""
     given = [name for each in stand_ins for name in each.parameters]
     chosen = [name for name in MACHINE_FIELDS if any(getattr(way, name) is not None for way in ways)]
     names = list(dict.fromkeys([*given, *chosen]))

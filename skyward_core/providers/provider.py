@@ -92,7 +92,7 @@ class Provider(Protocol):
         """
 
     def warm(self, spec: PoolSpec) -> AbstractContextManager[object]:
-        """Start slow preparations that create no machine. They end with the block or with this process.
+        """Start slow preparations that create no machine, for the duration of a ``with`` block.
 
         Called from a thread other than the event loop's.
 

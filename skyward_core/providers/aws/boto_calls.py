@@ -238,9 +238,9 @@ class AwsCalls:
             return self._get_session().client(
                 service, region_name=region, endpoint_url=self.account.endpoint, config=config
             )
-        except ValueError as error:  # the name cannot be part of an address
+        except ValueError as error:  # the region's name cannot be part of an address
             raise UsageError(f"{region!r} is not an AWS region: {error}") from error
-        except BotoCoreError as error:  # the configuration, or a program or service that provides the credentials
+        except BotoCoreError as error:  # invalid configuration, or a failed program or service for credentials
             raise ec2_errors.translate_error(error, service, region, "", self.account.profile) from error
 
     def _get_session(self) -> Any:
@@ -298,7 +298,7 @@ class _RateLimiter:
             await asyncio.sleep(at - now)
 
     def slow_down(self) -> None:
-        """Double the interval, about, after a throttled call."""
+        """Increase the interval to about twice its value after a throttled call."""
         self._interval = min(LONGEST_PAUSE, max(FIRST_PAUSE, self._interval * random.uniform(1.5, 2.0)))
         self._next_at = max(self._next_at, time.monotonic() + self._interval)
 

@@ -36,7 +36,7 @@ REJECTED_CREDENTIALS_CODES = frozenset(
     {"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch", "OptInRequired"}
 )
 DENIED_CODES = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
-# No capacity here, now or for this account. Another place may have some.
+# EC2 has no capacity at a place, at this time or for this account. Another place may have capacity.
 NO_CAPACITY_CODES = frozenset(
     {
         "InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientReservedInstanceCapacity",
@@ -236,7 +236,7 @@ def _rejection_error(error: Any, place: str, name: str, sign_in: str) -> Skyward
             code,
         )
     if code in UNAVAILABLE_CODES:
-        first = message.partition(". ")[0]  # the other sentences advise to choose another zone
+        first = message.partition(". ")[0]  # AWS's other sentences only advise to choose another zone
         return CapacityRefused(f"{code}: {first}", code)
     if code.startswith("InvalidAMIID"):
         return NoImage(f"{place} has no such machine image: {message}; image ids differ between regions")
@@ -264,8 +264,10 @@ def is_attempt_failure(error: SkywardError) -> bool:
 
 
 def is_region_failure(error: SkywardError) -> bool:
-    """Check whether another region may work: this one does not answer, denies the action, has reached a limit of the
-    account, or lacks the image."""
+    """Check whether another region may still work after this error.
+
+    It may if the region does not answer, denies the action, has reached a limit of the account, or lacks the image.
+    """
     if isinstance(error, CallFailed):
         return error.code in DENIED_CODES | REGION_LIMIT_CODES
     return isinstance(error, CredentialsRefused | Unreachable | NoImage)

@@ -153,7 +153,8 @@ class Ec2Transport(SSHTransport):
             return await super()._ensure_connected(report, 0.0)
         except Unreachable as error:
             is_admitted = False
-            if isinstance(error.__cause__, TimeoutError):  # security groups drop the packets of other addresses
+            # A security group drops packets from addresses that it does not allow, so connections to it time out.
+            if isinstance(error.__cause__, TimeoutError):
                 self._next_check = time.monotonic() + ADDRESS_CHECK_INTERVAL
                 is_admitted = await self._is_admitted_since(self._admit, begun)
             if not (is_admitted or patience):
@@ -183,7 +184,7 @@ class Ec2Transport(SSHTransport):
         return await super().prepare(config, report, gate, first=first)
 
     async def _ensure_uv(self, report: Report, missing: NoFittingPython) -> None:
-        """Install uv, which downloads any Python. Rented machines need no permission from the user."""
+        """Install uv, which can download any Python. On rented machines, that does not need the user's permission."""
         report(
             "running", detail=f"no Python {self.python.minor} on {self.target.host}; downloading uv, which installs it"
         )

@@ -1,4 +1,4 @@
-"""EC2 resources of a pool: their tags, and on the client the pool's folder with its keys and the journal of launches.
+"""Tags of a pool's EC2 resources, and the pool's folder on the client, which has the keys and the journal of launches.
 
 Each request to EC2 is recorded before it is sent, and each answer before it is used. A later client therefore knows
 which resources a killed client may have created. The tags tell any client to which pool a resource belongs.

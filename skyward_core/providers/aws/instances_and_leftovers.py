@@ -303,7 +303,7 @@ async def tag_expiry(calls: AwsCalls, machines: Sequence[Machine], at: float) ->
 
 
 async def terminate(calls: AwsCalls, machines: Sequence[Machine], **how: Any) -> None:
-    """Terminate instances, except those that have ended. An instance that EC2 refuses does not protect the others.
+    """Terminate instances, except those that have ended. If EC2 refuses some instances, terminate the others anyway.
 
     Args:
         how: Further parameters of ``TerminateInstances``.
@@ -316,7 +316,7 @@ async def terminate(calls: AwsCalls, machines: Sequence[Machine], **how: Any) ->
         try:
             await _terminate_in_region(calls, region, here, how)
         except SkywardError as error:
-            failures.append(error)  # the machines of other regions cost money, too
+            failures.append(error)  # raised later, because the machines of other regions must end, too
     for failure in failures:
         raise failure
 

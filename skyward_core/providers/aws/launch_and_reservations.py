@@ -229,7 +229,7 @@ def user_data(host_key: KeyPair, deadman: int) -> str:
 _log = get_logger("provider")
 
 PLACEHOLDER = "(created by the launch)"  # shown in plans in place of values that only a launch creates
-TOKEN_SPENT = "IdempotentInstanceTerminated"  # code for a token whose machines have ended
+TOKEN_SPENT = "IdempotentInstanceTerminated"  # EC2's error code if all machines of an idempotency token have ended
 MIN_DEADMAN_MINUTES = 10  # minutes; a shutdown in less than this blocks logins
 DEADMAN_MARGIN_MINUTES = 5  # minutes by which the deadman exceeds the lease
 POLL_PAUSES = (0.3, 3.0)  # first and longest pause between two queries for starting machines, in seconds
@@ -430,11 +430,12 @@ class InstanceLaunch:
             ask = partial(self._calls.call, "ec2", place.region, "run_instances", answered=record_answer, **request)
             answer: dict[str, Any] = await retry_while(new, ask)
         except Unreachable:
-            # The request may have succeeded. Its last attempt may be minutes later than the first.
+            # The request may have succeeded. Its machines may appear for some time after its last attempt, which may be
+            # minutes later than the first attempt, so the present time is recorded.
             self._folder.add("unanswered", client_token=request["ClientToken"], at=time.time())
             raise
         except SkywardError as error:
-            if named:  # EC2 has launched them, but the answer could not be recorded
+            if named:  # EC2 has launched these machines, but its answer could not be recorded
                 raise PoolError(f"{error_message(error)}. EC2 launched {', '.join(named)}") from error
             self._folder.add("refusal", client_token=request["ClientToken"], why=error_message(error))
             self._may_exist = False

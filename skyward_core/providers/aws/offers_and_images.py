@@ -343,10 +343,10 @@ def _add_to_cache(key: str, piece: dict[str, Any]) -> None:
         write_atomic(_cache_path(), json.dumps(pieces | {key: piece}).encode())
 
 
-PRICING_REGION = "us-east-1"  # its price service knows the prices of all regions
+PRICING_REGION = "us-east-1"  # the price service of this region has the prices of all regions
 # Maximum number of types that are queried one by one. For more types, the region's complete price list is read.
 MAX_SINGLE_QUERIES = 6
-HOURS_PER_MONTH = 730.0  # AWS converts monthly prices with this number
+HOURS_PER_MONTH = 730.0  # AWS uses this number to convert monthly prices to hourly ones
 SPOT_HISTORY_DAYS = 3  # days of past spot prices that are queried
 
 CHINA = "cn-"

@@ -225,7 +225,7 @@ class AWS(JsonSettings, StrictKeywords):
             given = getattr(self, several)
             if given is not None:
                 object.__setattr__(self, several, (given,) if isinstance(given, str) else tuple(given))
-        if is_overridden():  # the provider in use validates its own settings
+        if is_overridden():  # these settings are not used: the provider of --provider validates its own settings
             return
         if self.security_group and not self.subnet:
             raise UsageError("security_group= requires subnet=: pass a subnet in the group's network")
@@ -256,7 +256,7 @@ class AWS(JsonSettings, StrictKeywords):
         existing = await instances_and_leftovers.find_machines(self._calls, folder, ()) if folder.notes() else []
         existing = [each for each in existing if each.state != "gone"]
         if spec.least_nodes <= len(existing) <= spec.most_nodes and all(each.address for each in existing):
-            # An earlier call with this token created them.
+            # An earlier call with this token created the existing machines.
             return await zones_and_placement.order_by_topology(
                 self._calls, sorted(existing, key=lambda each: each.node)
             )

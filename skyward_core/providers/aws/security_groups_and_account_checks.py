@@ -120,7 +120,8 @@ async def admit_client(calls: AwsCalls, folder: LaunchJournal, find_network: Cal
         SkywardError: If the present network cannot be determined or allowed.
     """
     locks = _admissions.setdefault(asyncio.get_running_loop(), {})
-    async with locks.setdefault(folder.path, asyncio.Lock()):  # all machines lose their connections at once
+    # Locked, because all machines of a pool lose their connections at the same time, and each calls this function.
+    async with locks.setdefault(folder.path, asyncio.Lock()):
         notes = await asyncio.to_thread(folder.notes)
         changes = [each for each in notes if each.get("network")]
         last, changed_at = (changes[-1]["network"], float(changes[-1].get("at", 0.0))) if changes else ("", 0.0)
@@ -335,7 +336,8 @@ async def list_regions(calls: AwsCalls, home: str) -> list[str]:
 
 
 EXPIRY_TIMEOUT = 5.0  # seconds to determine when the credentials expire
-EXPIRY_WARNING_SECONDS = 3600.0  # seconds; without a time to live, only earlier expiries are reported
+# Seconds from now. For a pool without a time to live, a warning is shown only if the credentials expire earlier.
+EXPIRY_WARNING_SECONDS = 3600.0
 
 
 async def expiry_warnings(expires: Callable[[], float | None], ttl: float | None) -> list[str]:
@@ -459,7 +461,8 @@ async def _denied_action(calls: AwsCalls, region: str, action: str, parameters: 
         await calls.call("ec2", region, action, DryRun=True, **parameters)
     except (CredentialsRefused, Unreachable):
         raise
-    except SkywardError as error:  # an allowed dry run fails, too: as a dry run, or because of the missing image
+    # A dry run of an allowed action fails, too, because it is a dry run, or because of the missing image.
+    except SkywardError as error:
         if getattr(error, "code", "") in DENIED_CODES:
             return "".join(part.capitalize() for part in action.split("_"))
     return ""

@@ -87,7 +87,8 @@ async def create_placement_group(calls: AwsCalls, region: str, folder: LaunchJou
         )  # fmt: skip
     except CallFailed as error:
         if error.code != "InvalidPlacementGroup.Duplicate":
-            folder.add("no placement", region=region, name=name)  # a removal would be denied, too
+            # Recorded, so that the teardown does not try to remove the group, which may be denied, too.
+            folder.add("no placement", region=region, name=name)
             raise
 
 

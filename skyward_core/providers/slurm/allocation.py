@@ -123,7 +123,7 @@ class AllocationFolder(PoolKeyFolder):
 
     @property
     def is_never_submitted(self) -> bool:
-        """Whether Slurm never received a request that it may have accepted."""
+        """Whether Slurm has certainly not accepted any request: none was sent, or Slurm rejected each one."""
         return self.path.exists() and not (self._request_path.exists() or self._submitted_path.exists())
 
     @asynccontextmanager
@@ -217,7 +217,7 @@ def make_script(pool: str, key: str, submission: Submission) -> str:
 NAME_PREFIX = "skyward-"
 POLL_PAUSES = (0.3, 15.0)  # first and longest pause between two queries of the queue, in seconds
 END_TIMEOUT = 6.0  # seconds in which most cancelled jobs end
-SUBMIT_TIMEOUT = 30.0  # seconds for sbatch, even if its client exits
+SUBMIT_TIMEOUT = 30.0  # seconds after which sbatch is stopped on its host, also if the client has exited
 REPORT_TIMEOUT = 120.0  # seconds for nodes to report their addresses
 _VISIBILITY_SECONDS = 2.0  # seconds until squeue shows a submitted job
 
@@ -314,7 +314,7 @@ async def wait_for_nodes(commands: SlurmCommands, name: str, id: str) -> SlurmJo
     while True:
         try:
             found = [each for each in await find_jobs(commands, [name]) if each.id == id]
-        except (Unreachable, CommandFailed) as error:  # the controller may be restarting, which keeps the queue
+        except (Unreachable, CommandFailed) as error:  # Slurm's controller may be restarting; its queue survives that
             reported = _report_change(
                 reported, f"job {id} probably still waits; Slurm does not answer: {error_message(error)}"
             )
@@ -371,7 +371,7 @@ async def fetch_node_reports(commands: SlurmCommands, job: SlurmJob, folder: str
 
 
 async def fetch_end_reason(commands: SlurmCommands, id: str) -> str:
-    """Return why an allocation ended that left the queue, from Slurm's accounting; "" without accounting."""
+    """Return why an allocation that is no longer in the queue has ended; "" if Slurm has no accounting."""
     try:
         output = await commands("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={id}", "--format=State")
     except PoolError:

@@ -172,7 +172,7 @@ def _matching_gpus(partition: Partition, requirements: MachineRequirements) -> I
 # Ended allocation -> task that submits the next allocation, and the number of nodes that wait for this task.
 _moving: dict[str, tuple[asyncio.Task[list[Machine]], int]] = {}
 SIGNAL_TOLERANCE = 60  # seconds by which Slurm may send its signal early
-ABANDON_MARGIN = 300.0  # seconds beyond the start timeout after which a node without an agent leaves
+ABANDON_MARGIN = 300.0  # seconds after the start timeout at which a node without an agent leaves its allocation
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,127}")
 _FEATURES = re.compile(r"[A-Za-z0-9_\[(][A-Za-z0-9_.,:|&*()\[\]-]{0,255}")
 _PATTERNS = {
@@ -474,27 +474,29 @@ class Slurm(JsonSettings, StrictKeywords):
         moving, waiting = _moving.get(job) or (asyncio.create_task(self._move(pool, token, last)), 0)
         _moving[job] = moving, waiting + 1
         try:
-            await asyncio.wait([moving])  # a node that waits no longer does not cancel the request of the others
+            await asyncio.wait([moving])  # if one node's wait is cancelled, the shared request continues for the others
         finally:
             _moving[job] = moving, _moving[job][1] - 1
             if _moving[job][1] == 0:
                 del _moving[job]
-                if moving.cancel():  # the pool ends, and must find a job that sbatch has just accepted
+                # All waits were cancelled, because the pool ends. The request must have ended before the pool's jobs
+                # are looked up, because sbatch may have just submitted a job.
+                if moving.cancel():
                     await asyncio.wait([moving])
         return next(each for each in moving.result() if each.node == node)
 
     async def _move(self, pool: str, token: str, last: Machine) -> list[Machine]:
-        """Submit the allocation of an ended one again. If a former client has done so, wait for its allocation."""
+        """Submit an allocation that replaces an ended one, unless a former client has; wait for its nodes."""
         folder, commands, job = AllocationFolder(pool, last.extra["token"]), self._commands, last.extra["job"]
         async with commands.hold_connection():
-            async with folder.hold_lock():  # another client may do the same for another node
+            async with folder.hold_lock():  # another client may replace the same allocation for another node
                 found = await allocation.find_allocations(commands, folder)
                 if any(each.id == job and each.state in WAITING_STATES | RUNNING_STATES for each in found):
                     raise PoolError(f"allocation {job} still runs, and Slurm cannot add a node to it")
                 if not (others := [each.id for each in found if each.id != job]):
                     made = folder.submission
                     options = [each for each in made.options if not each.startswith("--nodes=")]
-                    options.append(f"--nodes={last.extra['nodes']}")  # as many as the run has now
+                    options.append(f"--nodes={last.extra['nodes']}")  # the old options may have a range
                     made = replace(made, folder=allocation.folder_name(pool, token), options=options)
                     others = [await self._submit(folder, made)]
             return await self._take_nodes(folder, others[0])

@@ -123,7 +123,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
     gpus: Literal["free"] | None = setting(
         "free: use only free GPUs, one rank per GPU",
         example="free",
-        field=lambda: Field("GPUs", "free: only those that nobody uses, a rank for each", suggestions=["free"]),
+        field=lambda: Field("GPUs", "free: only unused GPUs, one rank per GPU", suggestions=["free"]),
     )
 
     name: ClassVar[str] = "ssh"
@@ -453,7 +453,9 @@ class SSH(JsonSettings, StrictKeywords, Value):
     def warm(self, spec: PoolSpec) -> Iterator[None]:
         """Connect to the hosts that ``create`` will return, and start Python there."""
         if self.host_keys == "ask" or not isinstance(spec.nodes, int) or self.gpus == FREE:
-            yield  # a prompt needs a visible pool, and a range of nodes or free GPUs need queries first
+            # Nothing is started early: the prompt for host keys needs a pool, and for a range of nodes or for free
+            # GPUs, the hosts are only known after queries.
+            yield
             return
         targets = [self.target(host) for host in self.hosts[: spec.nodes]]
         dials = PreopenedSockets(targets)
