@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 KEYS_TABLE = "keys"  # table with the app's key bindings, which the app validates
 COMMANDS_TABLE = "commands"
-SETTINGS_TABLES = ("app", KEYS_TABLE, "notify", COMMANDS_TABLE)
+SETTINGS_TABLES = ("app", KEYS_TABLE, "notify", COMMANDS_TABLE, "columns")
 COMMAND_FIELDS = ("pool", "run", "rank", "script")  # of a command's template
 MAX_MEGABYTES = 64_000
 
@@ -75,12 +75,13 @@ class UserCommand(NamedTuple):
 
 @dataclass(frozen=True)
 class UserSettings:
-    """Tables ``app``, ``notify``, ``keys`` and ``commands``; invalid values are replaced by defaults.
+    """Tables ``app``, ``notify``, ``keys``, ``commands`` and ``columns``; invalid values are replaced by defaults.
 
     Attributes:
         notify: Table ``notify``.
         keys: Keys of the app by action ID, not validated.
         commands: Table ``commands``.
+        columns: Names of the metrics and arguments that have columns in the list of runs.
         refused: Messages about rejected values.
     """
 
@@ -93,6 +94,7 @@ class UserSettings:
     notify: NotifySettings = NotifySettings()
     keys: Mapping[str, str] = field(default_factory=dict)
     commands: tuple[UserCommand, ...] = ()
+    columns: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
 
 
@@ -143,6 +145,7 @@ def read_user_settings(own: Path, project: Path) -> UserSettings:
         keys={name: key for name, key in keys.items() if key is not None},
         notify=reader.take_fields("notify", NotifySettings),
         commands=tuple(filter(None, commands)),
+        columns=reader.take("columns", "runs", (), _parse_names),
     )
     reader.reject_unknown()
     return replace(settings, refused=(*reader.problems, *_user_only_problems(own, project)))
@@ -214,6 +217,10 @@ def _parse_command(command: Any) -> tuple[str, ...]:
     if "\0" in command:
         raise ValueError("it contains a zero byte")
     return tuple(words)
+
+
+def _parse_names(names: Any) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, map(str.strip, parse_value(str, names).split(",")))))
 
 
 def _parse_user_command(name: str, table: Any) -> UserCommand:

@@ -17,6 +17,7 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from skyward_core.model.errors import SkywardError
+from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.error_hint_text import format_detail
@@ -105,6 +106,7 @@ _MOST_RUNS = 500  # past runs in the table, the newest first; the history screen
 READ_INTERVAL = 2.0  # seconds; minimum interval between reads of the ledger
 LEDGER_SECONDS = 1.0  # seconds after which the ledger contains the end of a run
 _NARROW, _ROOMY, _FULL = 70, 96, 110  # cells; narrower lists omit some columns
+_OWN = "own:"  # prefix of the columns that the user has chosen
 _LEAST_BAR, _SPARK = 4, 12  # cells; minimum of a progress bar, and maximum of the course of a metric
 _BESIDE = 120  # cells; a wider screen shows a preview of the selected pool
 _WELCOME = """
@@ -152,7 +154,7 @@ class RunTable(CursorList[HomeRun]):
     """Table of runs with their progress and main metric."""
 
     app: SkywardApp
-    TITLES = MappingProxyType({"when": "STARTED"})
+    TITLES: Mapping[str, str] = MappingProxyType({"when": "STARTED"})
     HIGHLIGHTS_ALWAYS = False
     note = "no matching run; change or clear the filter"
 
@@ -178,13 +180,21 @@ class RunTable(CursorList[HomeRun]):
         columns |= {"metric": 14} if width >= _NARROW else {}
         columns |= {"when": -8} if width >= _FULL else {}
         columns |= {"pool": pool} if roomy else {}
+        free = width - self.MARGIN - sum(abs(cells) + 1 for cells in columns.values())
+        own = {f"{_OWN}{name}": -max(9, cell_len(name) + 1) for name in self.app.user_settings.columns}
+        fitting = max(
+            (n for n in range(len(own) + 1) if sum(1 - each for each in [*own.values()][:n]) <= free), default=0
+        )
+        own = dict([*own.items()][:fitting])
+        self.TITLES = {**RunTable.TITLES, **{column: sanitize_line(column.removeprefix(_OWN)) for column in own}}
+        columns |= own
         room = width - self.MARGIN - sum(abs(cells) + 1 for cells in columns.values())
         for name, most in (("arguments", 14), ("progress", 16), ("metric", 20), ("arguments", 24), ("metric", 30)):
             more = max(0, min(room, most - columns.get(name, most)))
             if more:
                 columns[name] += more
                 room -= more
-        order = ("state", "script", "arguments", "progress", "metric", "time", "when", "pool")
+        order = ("state", "script", "arguments", "progress", *own, "metric", "time", "when", "pool")
         return [(name, columns[name]) for name in order if name in columns]
 
     def parts(self, row: HomeRun, width: int) -> Iterator[Part]:
@@ -205,6 +215,7 @@ class RunTable(CursorList[HomeRun]):
             "when": (ago(now - past.opened_at), "$muted"),
             "pool": (past.pool, "$muted"),
         }
+        cells |= {each: (_own_text(row, each.removeprefix(_OWN)), "") for each in columns if each.startswith(_OWN)}
         yield " ", ""
         yield from ((fit_cell(cells[name][0], room), cells[name][1]) for name, room in columns.items())
 
@@ -224,6 +235,14 @@ def _progress_text(row: HomeRun, state: str, remark: str, width: int, now: float
         return text
     filled = round(found.fraction * bar)
     return f"{'━' * filled}{'─' * (bar - filled)} {text}"
+
+
+def _own_text(row: HomeRun, name: str) -> str:
+    """Return the last value of a metric, or the value of an argument of that name; "" without both."""
+    trace = None if row.pool is None or row.run is None else row.pool.metrics.first_trace(row.run.id, name)
+    found = row.past.metrics.get(name)
+    last = trace.values[-1] if trace is not None and trace.values else None if found is None else found.last
+    return one_line(row.past.named_arguments().get(name, "")) if last is None else number(last)
 
 
 def _metric_text(row: HomeRun, width: int) -> str:

@@ -11,6 +11,7 @@ from textual import events
 from textual.widgets import Input
 
 from skyward_core.client.run_history import MetricSummary, PastRun
+from skyward_core.client.user_settings_and_app_state import settings_path
 from skyward_core.model.errors import LedgerError
 from skyward_core.pool.dashboards import Dashboard
 from skyward_core.store.receipts_and_bills import Receipt
@@ -559,3 +560,18 @@ async def test_unchanged_pool_preview_is_not_painted(
         for second in range(50):
             preview.update(view, run, session.now + second)
         assert len(painted) == before
+
+
+@pytest.mark.parametrize("size", [(160, 30), (60, 20)])
+async def test_list_of_runs_has_the_columns_of_the_user(app: SkywardApp, session: FakeSession, size: Size) -> None:
+    settings_path().write_text('[columns]\nruns = "lr, acc"\n')
+    view, run = session.pool_with_run("p", 1)
+    view.metrics.add_values(run.id, 0, NOW, {"acc": 0.75})
+    metrics = {"acc": MetricSummary(0.625, 0.1, 0.7), "loss": MetricSummary(3.0, 2.0, 4.0)}
+    session.past = [past_run(1, arguments=("lr=0.125",), metrics=metrics)]
+    async with running_app(app, size, until="train") as pilot:
+        await until(pilot, "SCRIPT")
+        (head,) = (line for line in screen_text(app).splitlines() if "SCRIPT" in line)
+        assert ("lr" in head.split(), "acc" in head.split()) == (size[0] > 60, size[0] > 60)
+        cells = ("0.75", "0.625", "0.125") if size[0] > 60 else ()
+        await until(pilot, lambda: all(text in screen_text(app) for text in cells))

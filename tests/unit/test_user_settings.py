@@ -82,6 +82,17 @@ def test_unparsable_user_settings_file_is_ignored_and_reported(
     assert text.startswith(f"{user_settings} is ignored: ")
 
 
+def test_columns_of_the_user_are_names_in_a_text(user_settings: Path, project: Path) -> None:
+    user_settings.write_text('[columns]\nruns = " lr, val/loss ,lr,"\n')
+    assert read_user_settings(user_settings, project) == UserSettings(columns=("lr", "val/loss"))
+    user_settings.write_text("[columns]\nruns = 7\nother = 'lr'\n")
+    found = read_user_settings(user_settings, project)
+    assert found.columns == () and [each.partition(": ")[2] for each in found.refused] == [
+        "columns.runs is ignored: it must be a text in quotes",
+        "unknown setting columns.other",
+    ]
+
+
 def test_unreadable_user_settings_file_is_ignored_and_reported(user_settings: Path, project: Path) -> None:
     user_settings.mkdir()
     (text,) = read_user_settings(user_settings, project).refused
