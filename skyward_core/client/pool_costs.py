@@ -76,6 +76,12 @@ def costs(since: float) -> Spending:
     return spending
 
 
+def cost_today() -> float:
+    """Return the known cost of all pools since midnight, local time, in dollars. Raises errors like :func:`costs`."""
+    midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
+    return costs(midnight).dollars
+
+
 def _add_costs(spending: Spending, ledger: Ledger, row: PoolRow, since: float) -> None:
     bills = list(bills_of_pool(ledger, row))
     if not bills and (not row.spec.get("rents") or _has_no_machine(row)):

@@ -411,6 +411,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         self._preview: PoolPreview | None = None
         self._starts: Panel | None = None  # scripts and examples, while there are neither runs nor pools
         self._measured_pools: set[str] = set()  # keys of pools whose machines are being sampled
+        self._cost_today = self._cost_read_at = 0.0  # cost of all pools since midnight, as last read from the ledger
         self._recent: Sequence[PastRun] = ()
         self._recent_read_at: float | None = None
         self._recent_token: object = None  # value about the known runs when the ledger was last read
@@ -435,6 +436,9 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
                 Content.styled(f"{money(sum(pool.price_hourly for pool in costing))}/h{unknown}", "$muted"),
                 Content.styled(f"spent {money(sum(pool.spent(now) for pool in costing))}", "$muted"),
             ]
+        if self._cost_today:
+            rising = sum(pool.price_hourly for pool in costing) * (now - self._cost_read_at) / 3600
+            status.append(Content.styled(f"{money(self._cost_today + rising)} today", "$muted"))
         if app.failures:
             text = f"✗ {count(app.failures, 'failure')} ({first_key('pools.failures', app.keys)})"
             status.insert(0, Content.styled(text, "$text-error"))
@@ -595,9 +599,13 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
 
     @work(group="recent")
     async def _read_recent(self, session: SessionInterface) -> None:
+        from skyward_core.client.pool_costs import cost_today
         from skyward_core.client.run_history import RunSearch
 
         try:
+            if not self.app.REPLAYS:
+                self._cost_today = await run_in_daemon_thread(cost_today)
+                self._cost_read_at = self.app.clock()
             found = await wait_shielded(session.past_runs(RunSearch()))
             # Pools without a run are listed only if they failed.
             self._recent = [run for run in found if run.run or run.error][:_MOST_RUNS]

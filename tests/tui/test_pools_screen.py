@@ -575,3 +575,13 @@ async def test_list_of_runs_has_the_columns_of_the_user(app: SkywardApp, session
         assert ("lr" in head.split(), "acc" in head.split()) == (size[0] > 60, size[0] > 60)
         cells = ("0.75", "0.625", "0.125") if size[0] > 60 else ()
         await until(pilot, lambda: all(text in screen_text(app) for text in cells))
+
+
+async def test_list_of_pools_shows_the_cost_of_today(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_core.client.pool_costs.cost_today", lambda: 12.5)
+    session.pool("p", price=3600.0)
+    async with running_app(app, SIZE, until="$12.50 today") as pilot:
+        session.now += 2
+        await until(pilot, "$14.50 today")

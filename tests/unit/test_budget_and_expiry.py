@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import skyward_core as sky
-from skyward_core.client.pool_costs import _daily_costs, costs
+from skyward_core.client.pool_costs import _daily_costs, cost_today, costs
 from skyward_core.model.errors import LedgerError, PoolError, SpecError
 from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.specs import Options, PoolSpec
@@ -274,6 +274,14 @@ def test_costs_are_summed_over_pools(ledger: Ledger) -> None:
     assert data["dear"].dollars is None, "nobody knows, and it was not free"
     assert found.dollars == pytest.approx(sum(found.by_day.values())) == pytest.approx(32.0, abs=0.1)
     assert found.by_function["train"] == pytest.approx(30.0)
+
+
+def test_cost_of_today_begins_at_midnight(ledger: Ledger) -> None:
+    now = time.time()
+    pool(ledger, "over", [machine("a", 10.0, now - 2 * 86400)], hours=24 + 23)
+    pool(ledger, "up", [machine("b", 2.0, now - 3 * 86400)], hours=None)
+    spent = costs(now - 4 * 86400).by_day[time.strftime("%Y-%m-%d", time.localtime(now))]
+    assert cost_today() == pytest.approx(spent, abs=0.01) and spent < 12 * 24
 
 
 def test_failed_start_without_machines_costs_nothing(ledger: Ledger) -> None:
