@@ -204,7 +204,7 @@ class ClientRequests:
         calls = self._registry.calls_of_run(key[0]) if header.get("gang") else [self._registry.calls.get(key)]
         for call in calls:
             if call is not None and call.attempt < number and call.end is not None and not call.is_superseded:
-                if call.undecided is not None:  # withheld while the client was briefly disconnected
+                if call.undecided is not None:  # the head withheld it while the client was briefly disconnected
                     self._registry.record_outcome(call, call.undecided)
                 self._lifecycle.acknowledge({call.run: [call.index]})
         known = self._registry.calls.get(key)
@@ -228,7 +228,7 @@ class ClientRequests:
             return
         self.gang_requests.reenter_contexts()
         call = Call(header["run"], header["i"], header, body, connection)
-        slot = self._slots.pick_slot(call)  # can raise, so the call is registered afterwards
+        slot = self._slots.pick_slot(call)  # before the call is registered, because this may raise
         if self._registry.add(call) and len(self._clients) > 1:
             record = self._registry.records[call.run]
             self._clients.send_to_watchers({"t": "run"} | record.to_json(), skip=connection)

@@ -281,7 +281,7 @@ class GangLock:
         self._is_held_by_agent = False
 
     def try_hold(self) -> bool:
-        """Hold the lock for the agent itself, if no client holds it. Otherwise request it from that client."""
+        """Hold the lock for the agent itself. If a client holds it, request it from this client and return False."""
         if self._queue:
             self._queue[0].send({"t": "wanted"})
             return False
@@ -314,7 +314,7 @@ class GangLock:
             self._grant()
 
     def on_client_gone(self, connection: Connection) -> None:
-        """Remove a disconnected client. If it held the lock, it may have started a run on some nodes only."""
+        """Remove a disconnected client. If it held the lock, notify the next holder that a run may be incomplete."""
         if connection not in self._queue:
             return
         is_holder = self._queue[0] is connection

@@ -100,9 +100,9 @@ class LogTail:
             self._groups.clear()
 
     def _is_unchanged(self) -> bool:
-        """Check whether nothing can be sent, without reading: this takes a tenth of the time of a complete poll.
+        """Check whether the files are unchanged, without reading them: a tenth of the time of a complete poll.
 
-        A complete poll may miss a change in the same clock tick, so two polls must have found nothing.
+        A change in the same tick of the file system's clock is not visible, so they must be unchanged twice in a row.
         """
         state = [os.stat(self._spool).st_mtime_ns, *(os.fstat(opened).st_size for opened in self._files.values())]
         self._unchanged_polls = self._unchanged_polls + 1 if state == self._state else 0
@@ -113,7 +113,7 @@ class LogTail:
         self._wake.set()
 
     def flush(self, sizes: dict[str, int], limit: int = CHUNK_BYTES) -> None:
-        """Send each file up to the given size, before any later frame, unless more than ``limit`` bytes remain."""
+        """Send the files up to the given sizes before any later frame, but at most ``limit`` bytes in total."""
         if self._connection.is_write_paused:
             return
         for name, size in sizes.items():

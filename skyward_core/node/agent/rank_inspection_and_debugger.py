@@ -106,7 +106,7 @@ class DiagnosticsHandler:
 
 
 def _is_idle_twin(slot: Slot) -> bool:
-    """Check whether to omit an idle slot, because its rank has another slot that represents the rank."""
+    """Check whether to omit an idle slot from answers, because another slot represents its rank."""
     return slot.twin is not None and not slot.running and (slot.is_task_slot or bool(slot.twin.running))
 
 

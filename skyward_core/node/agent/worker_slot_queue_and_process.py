@@ -49,13 +49,13 @@ class RankPhases:
 
     def __init__(self, publish: Callable[[Header], None]) -> None:
         self._publish = publish
-        # phase, its begin, and the end of the process by the monotonic clock, if the agent will kill the process
+        # rank -> phase, its start, and when the agent will kill the process (None if it will not); monotonic clock
         self._current: dict[int, tuple[str, float, float | None]] = {}
         self._published: dict[int, tuple[str, float, float | None]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
 
     def set_phase(self, rank: int, phase: str, age: float = 0.0, left: float | None = None) -> None:
-        """Set the phase of a rank, which began ``age`` seconds ago. The process is killed in ``left`` seconds."""
+        """Set a rank's phase, which began ``age`` seconds ago. ``left``: seconds until the agent kills the process."""
         if phase not in PHASES:
             return
         now = time.monotonic()
@@ -248,7 +248,7 @@ class Slot:
             if process is None:
                 self.start()
             elif connection is None:
-                return  # continues once the process has connected
+                return  # on_connected() calls pump() again
             elif step == "hand over":
                 self._hand_over(self.queue.popleft(), process, connection)
             elif step == "look around":
@@ -480,7 +480,7 @@ class Slot:
         process = self.process
         grace = 0.0 if process is None else self._grace(process)
         if process is not None and process.epoch == SPENT_EPOCH:
-            # The process already exits, with a longer grace period. Now the agent waits for it.
+            # The process already exits, with a longer grace period. Shorten it, because the agent now waits for it.
             self._schedule_kill(process, grace)
         if process is None or process.kill_reason:
             return

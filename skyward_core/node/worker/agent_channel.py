@@ -93,7 +93,7 @@ class AgentChannel:
 
     def _drop_seen(self, connection: socket, header: frame_codec.Header) -> None:
         with self._lock:
-            if self._socket is connection:  # otherwise a new agent has connected, and got all frames again
+            if self._socket is connection:  # otherwise this worker has sent all frames to a new agent
                 for _ in range(header.get("seen", 0) - self._seen):
                     self._unacknowledged.popleft()
                     self._seen += 1

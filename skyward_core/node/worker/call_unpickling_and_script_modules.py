@@ -79,10 +79,7 @@ class LoadedModules:
 
 
 def _hash_file(path: str, unchanged_since: float = inf) -> str:
-    """Return the content hash of a file, or ``UNKNOWN_HASH`` if it cannot be read or was changed after a time.
-
-    ``unchanged_since``: the time in nanoseconds.
-    """
+    """Return a file's content hash; ``UNKNOWN_HASH`` if it is unreadable or changed after ``unchanged_since`` (ns)."""
     from skyward_core.util.content_hash import hash_bytes  # rarely needed
 
     try:
@@ -209,7 +206,7 @@ class MainNamespaceLoader:
     def load(self, source: Source) -> LoadedObject:
         """Unpickle a function or arguments of a call."""
         command_line = _read_command_line(source)
-        self._set_command_line(command_line)  # imported modules may parse the arguments
+        self._set_command_line(command_line)  # first, because modules imported below may parse the arguments
         loaded = _load_object(source, self._scripts, self._files)
         loaded.words = command_line
         self._moved |= loaded.moved

@@ -190,7 +190,7 @@ class CapturedStreams:
 
     def _start_thread(self) -> bool:
         """Start the thread of the marks. Return False if the user's limit of processes forbids it."""
-        if self._thread is None:  # most calls print nothing
+        if self._thread is None:  # started late, because most calls print nothing
             thread = threading.Thread(target=self._rearm_marks, name="log-marks", daemon=True)
             with suppress(RuntimeError):
                 thread.start()

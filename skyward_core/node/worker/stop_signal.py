@@ -159,7 +159,7 @@ class StopSignal:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
 
     def _on_fork(self) -> None:
-        self._main = 0  # in a child no thread has to restore a handler
+        self._main = 0  # no thread of the child restores the handler
         signal.set_wakeup_fd(-1)
         if signal.getsignal(signal.SIGTERM) == self._handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -243,7 +243,7 @@ class StopSignal:
                     os._exit(128 + signal.SIGTERM)
 
     def _answer_exception(self) -> None:
-        """Write the exception that the main thread handles, or else another thread, to the answer file."""
+        """Write the exception that the main thread handles to the answer file, or else that of another thread."""
         handled = sys._current_exceptions()
         threads = (self._main, *(each for each in handled if each != threading.get_ident()))
         text = next(filter(None, (_describe_exception(handled.get(each)) for each in threads)), "")

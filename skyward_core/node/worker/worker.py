@@ -187,7 +187,7 @@ class WorkerProcess:
         """
         phase = {"phase": self._phase, "age": monotonic() - self._phase_since, "handles": self._handles_sigterm}
         modules = {"modules": self._modules.files} if self._modules.files else {}
-        # Values that the old agent had not yet delivered are lost.
+        # Values that the old agent had not yet delivered are lost, so request them again.
         lost = [
             _make_want(*key[:2], items, again=True) for key, items in list(self._streamed.items()) if items.is_waiting
         ]
@@ -412,9 +412,9 @@ class WorkerProcess:
             sys.exit(exit_code)
 
     def _may_have_stopped_early(self, header: frames.ToWorkerCall) -> bool:
-        """Check whether user code can react to a preemption notice by returning early, with an incomplete result.
+        """Check whether user code may have returned early, with an incomplete result, because of a preemption notice.
 
-        A function that does not restart decides by itself whether its value counts.
+        In a run without restarts, the value of a function always counts as complete.
         """
         restarts = "attempt" in header
         return (self._stop.was_overridden and (restarts or bool(header.get("script")))) or (
