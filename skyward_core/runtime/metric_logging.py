@@ -353,7 +353,7 @@ def forward_libraries() -> None:
             patch_library(record, module)
 
     def record(numbers: dict[str, float], step: float | None, progress: Progress | None, source: str) -> None:
-        if _writer is not None and os.getpid() == process:  # in a child that user code forked, the lock may be held
+        if _writer is not None and os.getpid() == process:  # a forked child may never get the lock
             place = {} if step is None else {"step": step}
             run = instance_info().run
             _writer.add_other(run, call_in_progress(), place | numbers, source, progress=progress)

@@ -123,8 +123,8 @@ class LineStore:
 
 MIN_SILENCE = 60.0  # seconds of silence that are always normal
 SILENCE_OF_NEW_RANKS = 300.0  # seconds of silence that are normal for a rank with little output so far
-SILENCE_FACTOR = 5  # times the rank's usual pause between two outputs
-MIN_SIGNS = 3  # pauses after which the usual pause is known
+SILENCE_FACTOR = 5  # number of the rank's usual pauses after which a silence is unusual
+MIN_SIGNS = 3  # number of pauses from which the usual pause is known
 USUAL_DECAY = 0.9  # factor per pause: older pauses count less, because the beginning of a run is not typical
 CPU_SAMPLE_SECONDS = 1.5  # seconds between two CPU time samples
 # Share of a CPU that counts as work. Helper threads use less while a rank waits.
@@ -151,8 +151,8 @@ class _FileClock(NamedTuple):
 
     Attributes:
         newest: Newest time in the file, on the node's clock.
-        ahead: Known offset of the node's clock at that time.
-        step: Seconds by which the node's clock was set back since that time.
+        ahead: Seconds by which the client's clock was ahead of the node's clock when ``newest`` arrived.
+        step: Seconds by which the node's clock was set back, but which ``ahead`` does not include yet.
     """
 
     newest: float
@@ -371,8 +371,8 @@ class LogRing:
         self.version = 0
         self._lines = LineStore(capacity, room)
         self._partials: dict[str, LineSplitter] = {}
-        # Consecutive lines often share their properties, so these are stored once: first line of each stretch, and
-        # properties.
+        # Consecutive lines often share their properties. Each stretch of these lines therefore has only one entry: its
+        # first line in ``_starts``, and the shared properties in ``_abouts``.
         self._starts: list[int] = []
         self._abouts: list[LineInfo] = []
         self._lock = threading.Lock()

@@ -153,7 +153,7 @@ class HeldLines:
         return line
 
 
-JOIN_SECONDS = 10.0  # seconds on the nodes' clocks from a row's first line to a line that joins
+JOIN_SECONDS = 10.0  # maximum seconds from a row's first line to a joining line, on the nodes' clocks
 HOLD_SECONDS = 1.0  # seconds that a line waits for equal lines of other ranks
 MAX_CHANGES = 64  # number of updates for which the first changed row is remembered
 MAX_TRIED_ROWS = 32  # rows of equal text that a line tries to join

@@ -110,7 +110,7 @@ def _stall_alerts(pool: PoolView, run: RunView, now: float) -> Iterator[Alert]:
         if task.state != "running" or task.began_at is None:
             continue
         if task.node < len(pool.nodes) and pool.nodes[task.node].link_up is False:
-            continue  # the output of this rank cannot arrive
+            continue  # silence means nothing while the link is down
         quiet = pool.activity.unusual_silence(run.id, task.rank, task.began_at, now)
         if quiet is not None:
             yield Alert("stall", task.rank, None, None, "", now - quiet, "no output for longer than usual")

@@ -407,7 +407,7 @@ class MetricStore:
     def repeated_work(self, run: str, at: float) -> tuple[float, float]:
         """Return the steps that a run logged again after an attempt ended, and the seconds lost with them.
 
-        The seconds count from the first time that the run began these steps until it began them again.
+        The lost time is the time between the first and the second start of these steps.
 
         Args:
             run: Id of the run.
