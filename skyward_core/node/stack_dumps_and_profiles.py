@@ -379,7 +379,7 @@ def record_profile(program: str, pid: int, seconds: float, file: str) -> bytes:
 
 
 PATIENCE = 2.0  # seconds for a rank to answer
-EXCEPTION_PATIENCE = 0.3  # seconds for the thread of a rank that answers between two steps of its other threads
+EXCEPTION_PATIENCE = 0.3  # seconds for a rank's watching thread to answer; it needs the GIL of the other threads
 FRAMES = 3000  # maximum number of frames per rank, over all threads
 
 

@@ -30,7 +30,7 @@ POSITIONS = frozenset(("step", "epoch"))  # names that several sources may log
 MAX_OTHER_NAMES = 48  # remembered metric names per run: of `log`, and of all other sources together
 SCAN_INTERVAL = 0.5  # seconds between searches for metrics in the output
 SCAN_SHARE = 0.001  # share of a core that the search may use; the rest of the output is not searched
-FIRST_SCAN_SECONDS, MAX_SCAN_SECONDS = 0.03, 0.01  # processor time for searches, at first and after a long pause
+FIRST_SCAN_SECONDS, MAX_SCAN_SECONDS = 0.03, 0.01  # processor seconds for searches: at the start, after a pause
 MIN_SCAN_BYTES, MAX_SCAN_BYTES = 300, 64_000  # minimum and maximum bytes of a stream that a search reads
 # Modules whose classes log metrics; see `printed_metrics_and_library_hooks.HOOKS`.
 LIBRARIES = (

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 RENDEZVOUS_MODULE = "skyward_core.runtime.framework_rendezvous_and_thread_limits"
-SHELLS = ("bash", "sh")  # the first one that a node has is used
+SHELLS = ("bash", "sh")  # in order of preference; commands run in the first one that their node has
 
 
 class ShellCommandFailed(SystemExit):

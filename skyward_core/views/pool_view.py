@@ -42,7 +42,7 @@ PHASES: tuple[states.NodePhase, ...] = get_args(states.NodePhase)
 MAX_RUNS = 64  # runs of one pool in memory; the ledger contains all runs
 MAX_NODE_DETAILS = 40  # stored details of one node
 NodeDetails = tuple[tuple[float, states.NodePhase, str], ...]
-MAX_FAILURE_METRICS = 16  # nodes of one run with stored metrics before a failure
+MAX_FAILURE_METRICS = 16  # maximum number of a run's nodes whose metrics before a failure are stored
 FAILED = ("raised", "exited", "lost")  # outcomes of ranks that failed independently
 MAX_ATTEMPTS = 100  # ended attempts of one run in memory
 MAX_TASKS = 4096  # outcomes of one run in memory, always including failures
@@ -208,9 +208,9 @@ class PoolView(Value):
     spec: dict[str, Any] = field(default_factory=dict)
     nodes: list[NodeView] = field(default_factory=list)
     runs: dict[str, RunView] = field(default_factory=dict)
-    # phase before a function runs, and its Unix time
+    # by rank: phase before its function runs, and the Unix time at which this phase began
     rank_phases: dict[int, tuple[str, float]] = field(default_factory=dict)
-    # ranks that handle SIGTERM themselves, for example to save a checkpoint, and the Unix time when they are killed
+    # ranks that handle SIGTERM themselves, for example to save a checkpoint -> Unix time when they are killed
     saving: dict[int, float] = field(default_factory=dict)
     logs: LogBuffers = field(default_factory=LogBuffers)
     metrics: MetricStore = field(default_factory=MetricStore)
@@ -313,8 +313,8 @@ class PoolView(Value):
         """Return the run to show: the newest active run that has begun, or else the newest run.
 
         Args:
-            shown: Id of the run that a screen shows. It stays while it is active, and then until a later run begins.
-            known: Runs that were running or queued before the end of ``shown``, which do not replace it.
+            shown: Id of the run on a screen. This run stays while it is active, and then until a later run begins.
+            known: Ids of runs that were running or queued before ``shown`` ended. They do not replace ``shown``.
         """
         held = self.runs.get(shown)
         if held is not None and held.state == "running":

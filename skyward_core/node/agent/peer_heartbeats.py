@@ -25,8 +25,8 @@ from skyward_core.protocol.frame_schemas_and_size_limits import validate_peer_fr
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import GangPeers, PeerHeartbeat
 
-SUSPECT_SECONDS = 2.0  # silence from which on a node is suspected
-LOSS_SECONDS = 4.0  # silence from which on a witness counts a node as missing
+SUSPECT_SECONDS = 2.0  # seconds of silence after which a node is suspected to be lost
+LOSS_SECONDS = 4.0  # seconds of silence after which a witness counts a node as missing
 MAX_REPORT_AGE = 2.0  # seconds; an older report does not count, because its witness may be cut off itself
 MIN_WITNESSES = 2
 
@@ -109,8 +109,8 @@ def _judge(node: int, witnesses: Sequence[Witness]) -> LossVerdict:
 
 
 INTERVAL = 1.0  # seconds between heartbeats
-MAX_DELAY = 1.0  # seconds; a longer delay of the timer means that this agent was paused and saw nothing
-PROBE_SILENCE = 1.5  # seconds until a new connection is tried, because TCP repeats lost data ever more rarely
+MAX_DELAY = 1.0  # seconds; if the timer is later, this agent was paused and could see no signs of life
+PROBE_SILENCE = 1.5  # seconds of silence before a new connection is tried, because TCP resends ever more rarely
 CONNECT_TIMEOUT = 2.0  # seconds
 LINGER = 30.0  # seconds of heartbeats after the last call, because other nodes may still be in doubt
 SUCCESSORS = 3  # next nodes of the gang that an agent watches; all agents watch the first node, too

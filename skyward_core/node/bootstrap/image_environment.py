@@ -83,7 +83,7 @@ ANSWER_TIMEOUT = 60.0  # seconds for an interpreter to list its packages; a tear
 # "alone", the environment does not contain the packages of the base interpreter.
 SCRIPT_FIELDS = ("index", "find_links", "no_index", "alone", restrictions.PINNED, "constraints", "folders")
 MADE_FILE = ".made"  # marks a complete environment; contains the path of its interpreter
-INSTALLED_FILE = ".installed"  # contains the installed packages
+INSTALLED_FILE = ".installed"  # lists the installed packages and their versions
 # Working folder of the installers: "/", because only root can write there. In a project's folder Python could import
 # the project's files, and uv would read settings from parent folders.
 INSTALLERS_FOLDER = "/"

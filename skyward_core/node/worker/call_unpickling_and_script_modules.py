@@ -22,7 +22,7 @@ OWN_PACKAGE = __name__.partition(".")[0]
 INSTALLED = ("/site-packages/", "/dist-packages/")
 UNKNOWN_HASH = ""  # hash of a file that may have changed while it was loaded
 CTIME_SLACK = 20_000_000  # nanoseconds by which file times may lag behind the clock
-MAX_MODULES = 2000  # files; no script has more
+MAX_MODULES = 2000  # maximum number of module files; no script has more
 
 
 class LoadedModules:
