@@ -459,6 +459,29 @@ async def test_agents_exchange_their_observations_during_a_run_that_may_restart(
     assert gang[1].heartbeats.silences() == {}
 
 
+@pytest.mark.parametrize("reason", ["its calls have ended", "it reconnects", "it ends"])
+async def test_only_an_agent_that_ends_counts_as_gone(
+    gang: list[Member], monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    """A firewall may refuse later connections to an agent that has closed its connection for another reason."""
+    monkeypatch.setattr(peer_heartbeats, "INTERVAL", 0.02)
+    watch_each_other(gang, gang[1])
+    head, peer = gang[0].heartbeats, gang[1].heartbeats
+    await until(lambda: 1 in head._incoming)
+    connection = head._incoming[1]
+    if reason == "it reconnects":
+        monkeypatch.setattr(peer_heartbeats, "PROBE_SILENCE", -1.0)
+    elif reason == "it ends":
+        gang[1].fail_fast.close()
+    else:
+        monkeypatch.setattr(peer_heartbeats, "LINGER", -1.0)
+        gang[1].fail()
+        gang[1].fail_fast.check()
+        assert peer.silences() == {}
+    await until(lambda: not connection.is_open)
+    assert connection.has_eof == (reason == "it ends")
+
+
 async def test_agent_that_was_paused_reports_no_silence(gang: list[Member], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peer_heartbeats, "INTERVAL", 0.02)
     monkeypatch.setattr(peer_heartbeats, "MAX_DELAY", 0.1)

@@ -87,11 +87,11 @@ class FailFast:
 
             self.heartbeats = PeerHeartbeats(self._state, peers)
 
-    def _end_heartbeats(self) -> None:
+    def _end_heartbeats(self, *, ends: bool = False) -> None:
         for connection in list(self._authenticated):
             connection.abort()
         if self.heartbeats is not None:
-            self.heartbeats.close()
+            self.heartbeats.close(ends=ends)
         self.heartbeats = None
 
     # -- failures on this node ---------------------------------------------------------------------------
@@ -262,7 +262,7 @@ class FailFast:
 
     def close(self) -> None:
         """Stop listening and sending heartbeats, and cancel pending notifications."""
-        self._end_heartbeats()
+        self._end_heartbeats(ends=True)
         for task in (self._opening, *self._notifications.values()):
             if task is not None:
                 task.cancel()

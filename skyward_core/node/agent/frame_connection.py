@@ -157,6 +157,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
+    def reset(self) -> None:
+        """Abort the TCP connection with a reset, so that the peer sees no end of file."""
+        if self.is_open and self._transport is not None:
+            sock = self._transport.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.abort()
+
     def abort(self) -> None:
         """Close the connection immediately and discard unsent frames."""
         if self._transport is not None:

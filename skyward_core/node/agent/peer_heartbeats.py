@@ -132,10 +132,11 @@ class _Peer:
         self.seen_at: float | None = None  # time of the last sign of life, by the loop's clock
 
     def close(self) -> None:
+        """Close the connection with a reset, because an end of file would mean that this agent has ended."""
         if self.connecting is not None:
             self.connecting.cancel()
         if self.connection is not None:
-            self.connection.abort()
+            self.connection.reset()
         self.connecting = self.connection = None
 
 
@@ -270,11 +271,14 @@ class PeerHeartbeats:
 
     # -- end ---------------------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        """Stop the heartbeats."""
+    def close(self, *, ends: bool = False) -> None:
+        """Stop the heartbeats. ``ends``: whether the agent ends."""
         if self._task is not None:
             self._task.cancel()
             self._task = None
         for peer in self._peers.values():
+            if ends and peer.connection is not None:
+                peer.connection.abort()
+                peer.connection = None
             peer.close()
         self._peers = {}
