@@ -34,7 +34,7 @@ class LeftoverScan(Value):
 
     Attributes:
         accounts: Accounts that were scanned.
-        found: Resources created by this ledger, and by other named ledgers.
+        found: Resources that this ledger's pools created, and those of the other ledgers that the scan was to include.
         others: Number of machines and of other resources of all other ledgers, by ledger and owner.
         unknown: Places that could not be scanned, each with the reason.
         is_unconfigured: Whether no place could be scanned because this machine has no settings for the accounts, and no

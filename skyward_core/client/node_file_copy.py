@@ -32,7 +32,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 
 ProgressCallback = Callable[[int, int], None]  # receives the bytes copied and the total
 MAX_DEPTH = 64  # levels of nested folders
-MIN_DISK_RATE = 1e6  # bytes per second; slowest disk of a node that is expected
+MIN_DISK_RATE = 1e6  # bytes per second of the slowest expected disk of a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def copy_to_node(
         node: Index of the node.
         target: Path on the node, relative to the home folder of the login user. If it is an existing folder, the copy
             goes into the folder. An existing file is replaced, a folder never.
-        far: Receives the progress.
+        far: Called with the number of copied bytes and the total.
 
     Raises:
         UsageError: If the pool's nodes are not reached over SSH. If the source does not exist, or contains anything but

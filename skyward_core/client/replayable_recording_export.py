@@ -45,7 +45,7 @@ class RecordingExport:
     Attributes:
         size: Bytes of the file.
         entries: Number of entries.
-        left_out: Bytes of logs and metrics omitted because of the limits above.
+        left_out: Bytes of logs and metrics that were omitted because of ``MAX_LOG_BYTES`` and ``MAX_METRIC_BYTES``.
     """
 
     path: Path
@@ -112,7 +112,8 @@ class RecordingExporter:
                 yield at, map_strings(entries.sheet_entry(at, run, sheet), self._clean)
 
     def _figures(self) -> Iterator[Timed]:
-        # Each client receives an agent's samples from the beginning, so some samples are stored twice, and late.
+        # Each client receives all samples of an agent from the first one on, so files contain samples twice and out of
+        # order. Sort the samples, and drop repeated ones.
         found: dict[tuple[object, ...], Timed] = {}
         for entry in read_metrics(self._folder):
             if (at := entries.entry_time(entry)) is None:

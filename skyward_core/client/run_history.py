@@ -176,8 +176,8 @@ def _pieces(found: RunLogs, part: LogRange, size: int = PIECE_BYTES) -> Iterator
 
 
 EVERY = 10_000  # maximum number of runs that are read, the newest first
-MOST_MEASURED = 1_000  # runs whose metrics are read, the newest first
-MOST_OUTCOMES = 64  # outcomes of a run whose metrics are read
+MOST_MEASURED = 1_000  # maximum number of runs whose metrics are read, the newest first
+MOST_OUTCOMES = 64  # maximum number of a run's outcomes whose metrics are read
 _CHUNK = 500  # runs in one query
 RECENT = 30 * 86400.0  # seconds; older failures are not listed
 _COUNTED = {"broadcast": "rank", "sweep": "trial"}  # unit of a run's total, by kind of run
@@ -186,7 +186,7 @@ COLUMNS = ("when", "pool", "function", "outcome", "took", "cost")
 """Columns by which runs can be sorted, besides arguments (``arg:lr``) and the best or last values of metrics
 (``best:loss``, ``last:loss``).
 """
-_OPTION = re.compile(r"--?[A-Za-z]")  # the start of an option, not of a negative number
+_OPTION = re.compile(r"--?[A-Za-z]")  # matches the start of an option, but not of a negative number
 
 
 class MetricSummary(NamedTuple):
@@ -225,7 +225,7 @@ def logged_summaries(
     """Yield the metric summaries of each rank of a run, from its logged values.
 
     Args:
-        without: Ranks to leave out.
+        without: Ranks whose summaries are omitted.
     """
     for name in metrics.names(run):
         for rank, trace in metrics.traces(run, name).items():
@@ -249,7 +249,7 @@ class PastRun:
         ranks: Number of ranks or tasks.
         attempts: Number of started attempts.
         failed_attempts: Failed attempts before the last one: number, cause, message, step, seconds and dollars of each.
-        remark: Reason why no attempt followed the last one, or the number of its nodes if it did not use all nodes.
+        remark: Reason why the run was not restarted again, or the number of nodes of a restart on fewer nodes.
         counted: Unit of ``ranks``: "rank", "trial" or "task".
         state: Final state, "running" or "queued"; for a pool without a run, the state of the pool, or "failed" if the
             pool did not start.
@@ -590,7 +590,7 @@ def _failed_attempts(pool: PoolRow, bills: Sequence[Bill], row: RunRow) -> Itera
 
 
 def _remark(pool: PoolRow, row: RunRow) -> str:
-    """Return why no attempt followed the last one, or the number of its nodes if an earlier one had more."""
+    """Return why a run was not restarted again, or the number of nodes of a restart on fewer nodes; otherwise ""."""
     ends = parse_attempt_ends(pool.name, row.run, row.attempt_ends or ())
     if ends and not ends[-1].restarts and ends[-1].reason:
         return f"not restarted: {sanitize_line(ends[-1].reason)}"

@@ -183,12 +183,12 @@ class Session(SessionInterface):
         self._back_off = BackOff()
         # views of pools that other clients tore down, by token; most of them are summaries
         self._ended: dict[str, PoolView] = {}
-        self._ended_until = 0.0  # end time of the most recently ended of them
+        self._ended_until = 0.0  # end time of the pool in `_ended` that ended last
         # live pools, and the ledger's change stamp when they were read
         self._rows: tuple[tuple[int, ...], list[PoolRow]] | None = None
         self._ended_stamp: tuple[int, ...] = ()  # the ledger's change stamp when ended pools were read
         self._loaded_token = ""  # token of the ended pool whose view is fully loaded
-        self._launches: dict[str, run_history.LaunchSummary] = {}  # by run; entries never change
+        self._launches: dict[str, run_history.LaunchSummary] = {}  # by run; launches never change
         self._measured: run_history.MetricCache = {}
         # sweeps of this session that run as gangs; each is listed under all its runs
         self._sweeps: dict[str, GangSweep] = {}
@@ -539,7 +539,7 @@ class Session(SessionInterface):
             await sweep.wait()
         finally:
             for each in sweep.begun_ids:
-                if each in self.view(pool).runs:  # otherwise the run ended long before
+                if each in self.view(pool).runs:  # otherwise the view has dropped the ended run
                     await asyncio.wrap_future(self.wait(pool, each))
 
     @verb
@@ -698,7 +698,7 @@ class Session(SessionInterface):
         return await asyncio.to_thread(list_copies, row, run, found, is_local=self.is_working_locally(row))
 
     def delete_checkpoints(self, pool: PoolRow, *, only_look: bool) -> int:
-        """Delete the checkpoints of an ended pool on this machine, except those that other pools have or continue.
+        """Delete an ended pool's checkpoints on this machine, except those that other pools wrote or continue.
 
         Args:
             pool: The pool.
@@ -710,7 +710,8 @@ class Session(SessionInterface):
         from skyward_core.pool import output_files  # imported late: rarely used
 
         rows = *self.ledger.live_pools(), *self.ledger.ended_pools(limit=-1)
-        # A pool that resumes a run may not have begun it yet, and the pool of the first run still has its checkpoints.
+        # Keep the checkpoints of a run that another pool resumes, even before that pool starts the run. If this pool
+        # itself resumed a run, keep that run's checkpoints while the pool in which it first ran still owns them.
         used = {row.spec["options"].get("resume") for row in rows if row.token != pool.token}
         own = pool.spec["options"].get("resume")
         first = self.ledger.run(own) if own else None
@@ -895,7 +896,7 @@ def _describe_error(error: Exception) -> str:
     return error_message(error) if isinstance(error, SkywardError | OSError) else f"{type(error).__name__}: {error}"
 
 
-MAX_NOTE = 500  # characters of the user's note of a run
+MAX_NOTE = 500  # maximum number of characters of the user's note of a run
 # Methods that change state and do not call ``_attach_pool``.
 CHANGING = (
     "create", "tear_down", "fetch", "fetch_run", "dismiss", "set_note", "remove_leftovers", "debug", "check_provider",
@@ -913,7 +914,7 @@ class ReadOnlySession(Session):
     def stacks(
         self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
     ) -> Future[Stacks]:
-        # A signal can interrupt a rank's system call.
+        # Reject signals: a signal can interrupt a rank's system call, which a read-only session must not do.
         return self.reject() if signal else super().stacks(pool, run, ranks)
 
     async def _watch(self, row: PoolRow, *, observer: bool) -> Pool:

@@ -22,7 +22,7 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 MARK = "# An alias of skyward_core: the command `shim install` wrote it, and `shim remove` takes it away.\n"
 _INSPECT_SCRIPT = """
 import sys
-sys.path[:] = [each for each in sys.path if each]  # what lies in the current folder is no package of the environment
+sys.path[:] = [each for each in sys.path if each]  # ignore modules of the current folder
 import importlib.util, json, os, sysconfig
 found = importlib.util.find_spec("skyward")
 managed = sys.prefix == sys.base_prefix and os.path.exists(

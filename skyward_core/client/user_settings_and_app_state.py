@@ -46,7 +46,7 @@ class NotifySettings:
     command: tuple[str, ...] = _setting((), "command", "Command to run when a run has ended or needs you")
     bell: bool = _setting(True, "flag", "Ring the terminal's bell")
     terminal: bool = _setting(True, "flag", "Show a notification of the terminal, if supported")
-    after: float = _setting(10.0, "seconds", "Shorter runs do not notify while you watch")
+    after: float = _setting(10.0, "seconds", "Runs shorter than this do not notify while you watch")
 
 
 class UserCommand(NamedTuple):
@@ -85,7 +85,7 @@ class UserSettings:
         refused: Messages about rejected values.
     """
 
-    theme: str = _setting("", "theme", "Colour theme (the palette's choice wins until you change this)")
+    theme: str = _setting("", "theme", "Colour theme, until you choose another one in the palette")
     ascii: bool = _setting(False, "flag", "Use plain ASCII characters only")
     motion: bool = _setting(True, "flag", "Highlight recent changes and scroll lists smoothly")
     memory_of_logs: float = _setting(

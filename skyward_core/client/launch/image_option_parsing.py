@@ -146,7 +146,7 @@ def _check_variable(name: str) -> str:
 
 
 def option_error(error: SpecError) -> SpecError:
-    """Convert an error about an image into an error about these options."""
+    """Convert an error about a field of an image into an error about the environment options."""
     return SpecError(f"{error.field}: {error.reason}", FIELD) if error.field in (*LISTS, "env") else error
 
 

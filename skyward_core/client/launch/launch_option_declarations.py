@@ -102,17 +102,17 @@ class LaunchRequest(Value):
         accelerator: Accelerator of each machine, such as "A100-80GB:8".
         allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both.
         max_hourly_cost: Limit in dollars per hour and machine, including disk and address.
-        selection: "cheapest" first, or the "first" region.
+        selection: "cheapest" tries the cheapest offer first; "first" tries the first region first.
         budget: Limit in dollars for the pool.
         wait_for_capacity: Duration of retries if no machines are available, as a text ("2h").
         grace: Seconds between SIGTERM and SIGKILL of a rank.
-        restarts: Restarts of the run after lost ranks, nodes or killed processes; None for no restarts.
-        error_restarts: Restarts of the run after errors of its code; None for no restarts.
+        restarts: Maximum restarts of the run after lost ranks, lost nodes or killed processes; None for no restarts.
+        error_restarts: Maximum restarts of the run after errors of its code; None for no restarts.
         restart_smaller: Whether a restart may use fewer nodes if a lost machine cannot be replaced.
         checkpoint_store: URL to which complete checkpoints are copied; None for no copies.
         resume: Id of an earlier run whose checkpoints to continue; None to begin without checkpoints.
         debug_wait: Duration for which a rank waits at a breakpoint for a debugger, as a text ("10m").
-        plugins: Names, in order of entry.
+        plugins: Names of plugins, in the order in which they are set up.
         plugin_settings: Texts of the plugins' parameters, by names such as "torch.backend".
         image_settings: Environment of the ranks as texts such as "pip=einops"; see ``launch.image_option_parsing``.
         lock, requirements: Package files for the ranks, relative to the current folder.
@@ -333,7 +333,7 @@ class LaunchRequest(Value):
         target = self._target_word(called)
         behind = ["--", *self.script_args] if self.script_args is not None else []
         if target.startswith("-"):
-            target = f"./{target}"  # so that it is not parsed as an option, or as a word after --
+            target = f"./{target}"  # otherwise the script's name would be parsed as an option
         return [*(("-m", self.module) if self.module else (target,)), *words, *behind]
 
     def command_line(self, *program: str, called: str | None = None) -> str:

@@ -84,7 +84,7 @@ class LaunchPlan:
         function: The function to call; for a whole script, a stand-in.
         values: Arguments of the function by name; for a sweep, those of the first combination.
         combinations: Arguments of each combination of a sweep.
-        sheet: Trials of a sweep that run.
+        sheet: Trials of a sweep that this launch runs; None without a sweep.
         pool: Specification of a new pool, or an existing pool.
         plugins: Plugins of the pool.
         plugin_values: Parameters of the plugins, by the names of plugin and parameter.
@@ -184,7 +184,7 @@ class LaunchPlan:
             return ()
         hosts = self.spec.provider.hosts
         if self.uses_single_gpus:
-            return hosts  # the pool uses those of them that have enough free GPUs
+            return hosts  # the pool uses the hosts that have enough free GPUs
         return hosts[: self.spec.nodes] if isinstance(self.spec.nodes, int) else hosts
 
     @property
@@ -280,9 +280,7 @@ class LaunchPlan:
 
     @property
     def missing_plugins(self) -> list[str]:
-        """Frameworks that the script imports without their plugins in the pool, so that the ranks will train
-        separately.
-        """
+        """Imported frameworks whose plugins the pool lacks. Without these plugins, the ranks train separately."""
         has = {plugin.name for plugin in self.plugins}
         return [name for name in find_gang_frameworks(self.script, whole=self.whole) if name not in has]
 

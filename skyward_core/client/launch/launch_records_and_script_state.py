@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 POOL_LAUNCH = "pool"  # name of the launch that created a pool, among the launches of its runs
-MAX_CHANGED_FILES = 100  # names of changed files that are saved
-MAX_DIFF_BYTES = 1 << 18  # bytes of the patch that are saved
+MAX_CHANGED_FILES = 100  # maximum number of changed files whose names are saved
+MAX_DIFF_BYTES = 1 << 18  # maximum number of saved bytes of the patch
 GIT_TIMEOUT = 5.0  # seconds for all git calls; the command cannot exit before they finish
 
 

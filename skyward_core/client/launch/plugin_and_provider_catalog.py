@@ -94,7 +94,7 @@ def _parse_plugin_parameters(name: str, pairs: Sequence[str]) -> dict[str, Any]:
         try:
             values = parse_arguments(_as_function(name, made), pairs)
         except UsageError as error:
-            error.field = "plugin_settings"  # not the function's arguments, which an error names by default
+            error.field = "plugin_settings"  # by default, the error names the field of the function's arguments
             raise
         for parameter, value in values.items():
             if isinstance(value, RawArgument):
