@@ -107,7 +107,7 @@ class CheckpointStore:
             return True
 
     def load(self, run: str, folder: Path) -> list[tuple[StoredFile, Path]]:
-        """Download the newest copy that is complete into a new folder.
+        """Download the newest complete copy into a new folder.
 
         Args:
             run: Id of the run.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # inotify events: content, attributes, creation, deletion and moves in a folder, and the folder itself
 _INOTIFY_MASK = 0x2 | 0x4 | 0x8 | 0x40 | 0x80 | 0x100 | 0x200 | 0x400 | 0x800
-MAX_WATCHED_FOLDERS = 256  # watched folders; the kernel allows a user about 10,000 for all programs
+MAX_WATCHED_FOLDERS = 256  # maximum watched folders; the kernel allows a user about 10,000 for all programs
 READ_SIZE = 1 << 16  # bytes per read of events
 
 

@@ -33,7 +33,7 @@ from skyward_core.pool.ledger_writer import LedgerWriter
 
 _log = get_logger("pool")
 
-# Messages by type of event. Most events have other types, which cost only one lookup in this table.
+# Messages of the debug log by type of event. Events of other types are not logged, and cost only one lookup here.
 _LOG_MESSAGES: dict[type[events.Event], tuple[int, Callable[[Any], str]]] = {
     events.PoolOpened: (
         INFO,

@@ -387,8 +387,8 @@ class NodeRecovery:
         machine = context.machines[link.node]
         (seen,) = await context.describe([machine])
         # "unreachable" means that only the link is down, so the machine may be healthy. "lost" means that one other
-        # node gets no answer either. That proves nothing in a standalone pool, whose nodes do not connect to each
-        # other, and less than the testimonies of the silence watch.
+        # node gets no answer from the machine either. Ignore "lost" in a standalone pool, whose nodes do not connect to
+        # each other, and if the silence watch decides, because the watch asks several nodes.
         alive = ["running", "unreachable"]
         if context.is_standalone or self.silence_watch.decides(link):
             alive.append("lost")

@@ -945,14 +945,14 @@ class Outputs:
     async def finish_local_runs(self) -> str:
         """Wait until the checkpoints of a local pool are saved in the store, and remove empty folders for them.
 
-        Returns what was not saved in time, or "".
+        Return a description of the checkpoint that was not saved in time, or "".
         """
         late = await self._finish_fetching()
         clear_checkpoints(self._context.setup.cwd, self._checkpoint_folders())
         return late
 
     async def _finish_fetching(self) -> str:
-        """Wait until the files of ended runs are downloaded and saved. Return what was not saved in time, or ""."""
+        """Wait until the files of ended runs are saved. Describe a checkpoint that was not saved in time; else ""."""
         begun, task = time.monotonic(), self._fetch_task
         while task is not None and not task.done():
             await asyncio.wait([task], timeout=1.0)
@@ -974,7 +974,7 @@ class Outputs:
 
         Args:
             give_up: Fetch nothing.
-            most: Bytes to fetch. None: as the pool's options state.
+            most: Maximum bytes to fetch. None: as the pool's options state.
 
         Returns:
             The remaining files, for the receipt.

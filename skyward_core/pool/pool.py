@@ -205,7 +205,8 @@ class Pool:
 
         Args:
             give_up: Delete unfetched results and logs instead of fetching them.
-            keep_outputs: Bytes of output files to download first. None: as the pool's options state.
+            keep_outputs: Maximum bytes of output files to download before the teardown. None: as the pool's options
+                state.
             now: Terminate the machines at once, without any request to their agents.
 
         Returns:

@@ -406,7 +406,7 @@ class EnvironmentLocks:
         from skyward_core.tasks.packages.lock_file_reading_and_writing import format_lock, lock_heading
 
         texts: dict[int, str] = {}
-        shared: tuple[Any, Any] | None = None  # image and interpreter of the last text, usually those of all nodes
+        shared: tuple[Any, Any] | None = None  # of the latest text, which most nodes share
         text = ""
         for node, config in configs.items():
             if shared != (config["image"], config["interpreter"]):

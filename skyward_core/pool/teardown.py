@@ -93,7 +93,7 @@ class PoolShutdown:
 
         Args:
             give_up: Do not save unfetched results.
-            keep_outputs: Bytes of output files that are fetched first. None: the pool's option.
+            keep_outputs: Maximum bytes of output files to download before the teardown. None: the pool's option.
             now: Terminate the machines first, without any request to their agents. Requires a provider that supports
                 immediate termination.
 

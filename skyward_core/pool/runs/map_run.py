@@ -83,7 +83,7 @@ class RankProgress:
 
 
 class MapRun(Run):
-    """A map over items that a reader, the thread that consumes the values, submits.
+    """A map over items. The reader, which is the thread that consumes the values, also submits the items.
 
     The reader receives tuples through ``arrivals``: ("values", number of the call, loader of its values, number of
     items, seconds, bytes of the pickle), and finally ("end",).

@@ -82,7 +82,7 @@ class OtherRun:
         return True
 
     def is_running(self, links: Iterable[Link], run: str) -> bool:
-        """Check whether a node has active calls of the run, or unfetched results of a run that it no longer lists."""
+        """Check whether a node has active calls of the run, or if no calls are known as active, unfetched results."""
         return any(
             link.up and (self.active.get(link.node) or (not self.active and run in link.welcome.get("unfetched", ())))
             for link in links
@@ -197,12 +197,12 @@ class OtherClientRuns:
         return bool(self._unfinished) or self._unfinished_rows() != []
 
     def _lost_outcomes(self, row: RunRow, ended: Collection[int], returned: int) -> Iterator[Outcome]:
-        """Return the lost outcomes of a run, except for outcomes whose calls are unknown.
+        """Yield an outcome "lost" for each call of a run whose outcome can no longer arrive.
 
         Args:
             row: Row of the run.
             ended: Calls with known outcomes.
-            returned: Number of further returned calls, whose indices are unknown.
+            returned: Number of further calls that returned. Their indices are unknown.
         """
         context, known = self._context, self._runs[row.run]
         each = context.ranks_per_node

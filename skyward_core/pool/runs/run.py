@@ -205,7 +205,7 @@ class Run:
         self.future: Future[Run] = future or Future()
         self.logs: dict[int, dict[str, list[int]]] = {}
         self.arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.consumed = False  # whether a reader consumes the items and sends credits
+        self.consumed = False  # whether a reader consumes a generator's items one by one
         self._seconds: deque[float] = deque(maxlen=8)  # durations of the latest tasks, in seconds
         self._waiting: deque[int] = deque()
         self._flying: dict[int, int] = {}
@@ -361,8 +361,8 @@ class Run:
             recent = self._seconds
             is_quick = bool(recent) and sum(recent) / len(recent) < QUICK_TASK
             return slots + (MAX_QUEUED_TASKS if is_quick else 1)
-        # A trial may take hours, so no trial may wait behind it while another node is idle. But if this client leaves,
-        # it sends all trials at once.
+        # A trial may take hours, so no trial may wait on a busy node while another node is idle. But a client that will
+        # leave sends all trials at once, because it cannot send any later.
         return self.total if self.is_retained else slots
 
     def _is_stocked(self, link: Link) -> bool:

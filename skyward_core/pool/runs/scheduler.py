@@ -100,7 +100,7 @@ class ClientRunQueue:
             pass  # no news arrived: query the nodes again
 
     def notify(self) -> None:
-        """Wake the waiting starts: nodes may have become free, or a run was cancelled."""
+        """Wake the runs that wait for their start, because nodes may have become free or a run was cancelled."""
         self._changed.set()
 
     def on_frame(self, link: Link, header: AgentQueue | AgentTurn | AgentDropped) -> str:
