@@ -161,7 +161,7 @@ class MapOperation:
             backend.close()
 
     def _load_values(self, number: int) -> list[Any]:
-        """Return a call's values, and retain them for ``_attach_results`` within the limit."""
+        """Return a call's values, and retain them for ``_attach_results``, up to ``MAX_RETAINED_BYTES``."""
         load, size = self._ready.pop(number)
         first, values = self._firsts.pop(number), load()
         self._retainable_bytes -= size

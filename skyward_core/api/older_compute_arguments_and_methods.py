@@ -32,7 +32,7 @@ _NO_DAEMON = "there is no daemon: this process owns its pools, and other process
 
 
 class DeprecatedArguments(TypedDict, total=False):
-    """Further arguments of ``Compute``: translated, ignored with a warning, or rejected with a replacement."""
+    """Arguments of older API generations: translated, ignored with a warning, or rejected with a replacement."""
 
     cpus: float | None
     console: bool | str

@@ -89,7 +89,7 @@ class LogSearch:
         self._cancelled = True
 
     def step(self, seconds: float = STEP_SECONDS) -> dict[str, LineMatch]:
-        """Search for the given number of seconds, but at least one piece. Return new or changed matches by run ID.
+        """Search for the given number of seconds, and at least one piece. Return new or changed matches by run ID.
 
         Raises:
             LedgerError: If the ledger cannot be read.

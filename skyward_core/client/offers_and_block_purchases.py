@@ -242,8 +242,8 @@ async def _check_purchase(ledger: Ledger, row: Purchase) -> tuple[Purchase, Rese
 
 
 def find_doubtful_purchase(id: str) -> Purchase:
-    """Return an unconfirmed purchase of an offering that may be cleared, because it is old and the account does not
-    show it.
+    """Return the unconfirmed purchase of an offering if the purchase may be cleared: it is old, and the account does
+    not show it.
 
     Raises:
         UsageError: If there is no such purchase, the offering was bought, or the purchase may be in progress.

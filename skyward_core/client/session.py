@@ -885,7 +885,7 @@ class Session(SessionInterface):
 
 
 def name_limit(error: OSError) -> OSError:
-    """Return an error that names the limit of open files or processes to raise, if such a limit is its cause."""
+    """Return an error that names the limit of open files or processes to raise, or the same error without a limit."""
     from skyward_core.node.agent.worker_processes import LIMITS, describe_shortage  # late: rarely needed
 
     return OSError(describe_shortage(error, "this machine")) if error.errno in LIMITS else error
@@ -897,7 +897,7 @@ def _describe_error(error: Exception) -> str:
 
 
 MAX_NOTE = 500  # maximum number of characters of the user's note of a run
-# Methods that change state and do not call ``_attach_pool``.
+# Changing methods that a read-only session must reject one by one, because they do not call ``_attach_pool``.
 CHANGING = (
     "create", "tear_down", "fetch", "fetch_run", "dismiss", "set_note", "remove_leftovers", "debug", "check_provider",
 )  # fmt: skip

@@ -312,7 +312,8 @@ class SessionInterface:
         """Tear a pool down and return the receipt. Unfetched results are downloaded, or retained on their hosts.
 
         Args:
-            keep_outputs: Bytes of output files to download first; None for the limit in the pool's options.
+            keep_outputs: Maximum bytes of output files to download before the teardown; None for the limit in the
+                pool's options.
 
         Raises:
             PoolError: If the pool does not exist.

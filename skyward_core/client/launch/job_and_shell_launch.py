@@ -59,7 +59,7 @@ def shell_task(words: Sequence[str], env: Mapping[str, str], secrets: Mapping[st
     Args:
         words: A single word is a line for the shell; several words are a program and its arguments.
         env: Variables of the command. Values of those with secret names are redacted in its output, too.
-        secrets: Further variables, whose values are redacted in its output.
+        secrets: Further variables, whose values are redacted in the output of the command.
 
     Raises:
         UsageError: If the command is empty, or a variable is invalid.

@@ -333,7 +333,8 @@ def make_plan(request: LaunchRequest, *, launching: bool = False, name: str = ""
     """Return the plan of a request, without executing any of the script.
 
     Args:
-        launching: Whether the launch has begun. Otherwise the script's interpreter is not run either.
+        launching: Whether the launch has begun. If not, the interpreter of the script is not run, because it may belong
+            to an untrusted project.
         name: Name of the pool if the request has none; "" to generate one.
 
     Raises:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from skyward_core.tasks.job_file import JobFile
 
 T = TypeVar("T")
-POOL_LAUNCH = "pool"  # name of the launch that created a pool, among the launches of its runs
+POOL_LAUNCH = "pool"  # used in place of a run's id for the launch that created a pool
 MAX_CHANGED_FILES = 100  # maximum number of changed files whose names are saved
 MAX_DIFF_BYTES = 1 << 18  # maximum number of saved bytes of the patch
 GIT_TIMEOUT = 5.0  # seconds for all git calls; the command cannot exit before they finish
