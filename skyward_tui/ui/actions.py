@@ -304,12 +304,12 @@ ACTIONS: tuple[Action, ...] = (
     Action("log.left", "left,h", "sideways(-1)", "", "Left"),
     Action("log.right", "right,l", "sideways(1)", "", "Right"),
     # Errors
-    Action("errors.log", "enter", "log", "log", "Open that rank's log"),
+    Action("errors.log", "enter", "log", "log", "Open the selected rank's log"),
     Action("errors.copy", "y", "copy", "copy", "Copy the traceback"),
     Action("errors.editor", "O", "editor", "", "Open the traceback in your editor"),
     Action("errors.back", "escape,q,e", "back", "back", "Back"),
     # Stacks
-    Action("stacks.log", "enter", "log", "log", "Open the log of that rank, or of the first one"),
+    Action("stacks.log", "enter", "log", "log", "Open the log of the selected rank (default: first rank)"),
     Action("stacks.again", "r", "again", "refresh", "Refresh the stacks"),
     Action("stacks.threads", "a", "threads", "all threads", "Show all threads, or only those that run the function"),
     Action(
@@ -317,10 +317,10 @@ ACTIONS: tuple[Action, ...] = (
         "exclamation_mark",
         "signal",
         "via signal",
-        "Get stacks by signal where py-spy cannot",
+        "Read stacks with a signal if py-spy cannot",
         dangerous=True,
     ),
-    Action("stacks.profile", "percent_sign", "profile", "profile", "Profile that rank for 10 s"),
+    Action("stacks.profile", "percent_sign", "profile", "profile", "Profile the selected rank for 10 s"),
     Action("stacks.copy", "y", "copy", "copy", "Copy all stacks"),
     Action("stacks.save", "S", "save", "save", "Save all stacks to a file"),
     Action("stacks.back", "escape,q,s", "back", "back", "Back"),
