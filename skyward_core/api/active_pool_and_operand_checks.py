@@ -1,4 +1,4 @@
-"""Pool of the innermost open ``with`` block: ``task() >> sky``."""
+"""Pool of the innermost open ``with`` block, for ``task() >> sky``, and checks of the operands of pool operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments and methods of older API generations.
+"""Arguments and methods of ``sky.Compute`` in older API generations.
 
 Scripts written for older API versions keep running: each name is translated, ignored with a warning, or rejected with a
 replacement.

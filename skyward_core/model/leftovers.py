@@ -1,4 +1,4 @@
-"""Leftovers: resources for pools that a provider account still holds."""
+"""Leftovers: resources in a provider account that were created for pools and still exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Machines of pools, their measured hardware and their GPU use, and lines of check-ups."""
+"""Machines of pools, their measured hardware and their GPU use, and result lines of checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables for the rendezvous of torch and JAX, ports, and network interfaces.
+"""Variables with which torch and JAX find rendezvous, ports and network interfaces, and limits of their threads.
 
 The names are those of https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables. In a task the
 variables describe a world of one rank, because code that waits for other ranks would hang.

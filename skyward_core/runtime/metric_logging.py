@@ -1,4 +1,4 @@
-"""``sky.log`` in a rank.
+"""Implementation of ``sky.log`` in a rank.
 
 A call only stores its metrics in memory. A background thread writes a JSON line for each call to a spool file, at most
 ``WRITES_PER_SECOND`` times per second, and the agent follows that file like a log. Training never waits for a reader.

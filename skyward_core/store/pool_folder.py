@@ -1,4 +1,4 @@
-"""Folders of a pool on the client: logs, results, journal, metrics, package locks, launches; and keys.
+"""Folders of pools on the client: logs, results, journal, metrics, package locks, launches. Also the SSH keys of pools.
 
 Log files mirror the nodes' spools, with the same names and offsets. The size of a file is its cursor, so each client
 continues where the last one stopped. Two clients that write the same bytes to the same place do no harm.

@@ -1,4 +1,4 @@
-"""Child process that loads a script, and the pickled calls that it returns.
+"""Start of the child process that loads a script, and the pickled calls that the child process returns.
 
 The script runs only in the child process (``tasks.script_loader_child``), so its imports cannot affect this process.
 """

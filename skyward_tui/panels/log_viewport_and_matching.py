@@ -1,4 +1,4 @@
-"""Search and filter of log lines: typed patterns, numbers of matching lines, and the readable lines of ring and files.
+"""Search and filter of log lines: typed patterns, numbers of matching lines, and the lines in memory and files.
 
 Searches run in slices and are dropped if a line takes too long, so that no pattern blocks the app.
 """

@@ -1,4 +1,4 @@
-"""Saved launches of scripts, job files and shell commands, from which they can run again, and the state of the script.
+"""Saved launches, with which scripts, job files and shell commands run again, and the state of a launched script.
 
 The state of a script is its hash, its commit and its uncommitted changes.
 """

@@ -1,4 +1,4 @@
-"""State that the parts of the agent share, lease, dead man's switch, name and speed of the network interface."""
+"""Shared state of an agent's parts, the node's lease and dead man's switch, and data of its network interface."""
 
 from __future__ import annotations
 
