@@ -16,7 +16,7 @@ from skyward_core.protocol import frame_schemas_and_size_limits as frame_schemas
 from skyward_core.protocol.frame_codec import VERSION
 from skyward_core.protocol.validators import Check, Checks, FrameSchema, split_keys
 from skyward_core.transport.ssh import host_command_channel
-from tests.protocol_key_meanings import MEANINGS
+from tests.protocol_key_meanings import MEANINGS, OBJECT_MEANINGS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "internals" / "protocol.md"
@@ -55,14 +55,19 @@ it. A connection for files is closed after an invalid frame, a frame of an unkno
 | count | whole number from 0 |
 | file_name | name of a file, never a path |
 | metric_summary | last, minimum and maximum value of a metric |
+| node_place | a node's number, address and port, in a list |
+| node_text | number of a node as text, because it is a key of an object |
 | port | port number, 0 to 65,535 |
 | rank | number of a rank or node; -1 for none |
 | rank_info | place of a rank: its `InstanceInfo` as an object |
 | relative_subpath | path below a folder |
 | run_id | id of a run: 1 to 64 letters, digits, `_` and `-` |
+| signature | signature of a message, as text |
 | span | offset of the first byte in a file, and offset after the last one |
+| stack_frame | a function, its file and a line, in a list |
 | valid_log_name, log_name | name of a log file, such as `r003.out` |
 | [rank] | list of ranks; other lists accordingly |
+| JSON | any JSON value |
 | {{run_id: count}} | object with run ids as keys, and counts as values; other objects accordingly |
 | `{{number, cause?}}` | object with the keys `number` and optionally `cause` |
 """
@@ -89,6 +94,11 @@ def page() -> str:
     parts.append('\n## Answers\n\nAn answer is a frame "known". It contains the `id` of its request and these keys.\n')
     for asked, checks in sorted(answers().items()):
         parts.append(f"\n### Answer to {asked}\n\n{_keys(f'answer to {asked}', checks, {})}")
+    parts.append(
+        "\n## Objects\n\nThese objects are values of keys, or the JSON in the body of frames between agents.\n"
+    )
+    for name, needs, may in sorted(_objects(), key=lambda each: each[0]):
+        parts.append(f"\n### {name}\n\n{_keys(name, needs, may)}")
     return "".join(parts)
 
 
@@ -107,11 +117,25 @@ def _keys(kind: str, needs: Checks, may: Checks) -> str:
     """Return a table with one key per row; "" for no keys."""
     named = [(key, key, check) for key, check in sorted(needs.items())]
     named += [(key, f"{key}?", check) for key, check in sorted(may.items())]
-    rows = [
-        f"| `{shown}` | {_words(check)} | {MEANINGS.get(f'{kind}.{key}') or MEANINGS[key]} |\n"
-        for key, shown, check in named
-    ]
+    rows = [f"| `{shown}` | {_words(check)} | {_meaning(kind, key)} |\n" for key, shown, check in named]
     return "".join(["| key | value | meaning |\n|---|---|---|\n", *rows]) if rows else ""
+
+
+def _meaning(kind: str, key: str) -> str:
+    return OBJECT_MEANINGS.get(f"{kind}.{key}") or MEANINGS.get(f"{kind}.{key}") or MEANINGS[key]
+
+
+def _objects() -> Iterator[tuple[str, Checks, Checks]]:
+    """Yield name, required and optional keys of each named object that is not a frame."""
+    for check, name in NAMES.items():
+        made_by, inner = parts_of(check)
+        if made_by == "object_of" and not _frame_of(check):
+            yield name, inner["needs"], inner["may"]
+
+
+def _frame_of(check: Check) -> str:
+    """Return the kind of frame whose keys an object has; "" if there is none."""
+    return "call" if check is frame_schemas.CALL_KEYS else ""
 
 
 def parts_of(check: Check) -> tuple[str, dict[str, Any]]:
@@ -134,8 +158,13 @@ def _words(check: Check) -> str:
             return f"{{{_words(name)}: {_words(inner)}}}"
         case "one_of", {"values": values}:
             return " or ".join(f'"{value}"' for value in values)
+        case "object_of", _ if kind := _frame_of(check):
+            return f'keys of frame "{kind}"'
+        case "object_of", {"needs": {"t": kind}}:
+            return f"frame {_words(kind)}"
         case "object_of", {"needs": needs, "may": may}:
-            return f"`{{{', '.join([*needs, *(f'{key}?' for key in may)])}}}`"
+            link = f" ([{NAMES[check]}](#{NAMES[check].lower()}))" if check in NAMES else ""
+            return f"`{{{', '.join([*needs, *(f'{key}?' for key in may)])}}}`{link}"
         case name, _:
             word = name.removeprefix("is_")
             return WORDS.get(word, word)
