@@ -33,7 +33,7 @@ def is_bool(value: Any) -> TypeGuard[bool]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Check for a finite number within bounds."""
+    """Check whether a value is a finite number within the allowed bounds."""
     return (type(value) is float or type(value) is int) and -MAX_INTEGER < value < MAX_INTEGER
 
 
@@ -50,17 +50,17 @@ def is_call_index(value: Any) -> TypeGuard[int]:
 
 
 def is_rank(value: Any) -> TypeGuard[int]:
-    """Check for a rank or a node; -1 for none."""
+    """Check whether a value is the number of a rank or node, or -1 for none."""
     return type(value) is int and -1 <= value < RANKS
 
 
 def is_node_text(value: Any) -> TypeGuard[str]:
-    """Check for the index of a node as a key of a JSON object."""
+    """Check whether a value is the number of a node as text, which is needed for keys of JSON objects."""
     return type(value) is str and _is_digits(value, 1, 7)
 
 
 def is_signature(value: Any) -> TypeGuard[str]:
-    """Check for text that ``hmac.compare_digest`` accepts."""
+    """Check whether a value is ASCII text, because ``hmac.compare_digest`` accepts no other text."""
     return type(value) is str and value.isascii()
 
 
@@ -72,21 +72,21 @@ def is_run_id(value: Any) -> TypeGuard[str]:
 
 
 def is_file_name(value: Any) -> TypeGuard[str]:
-    """Check for a plain file name that is not a path."""
+    """Check whether a value is a plain file name, not a path."""
     if type(value) is not str or not 0 < len(value) <= 200:
         return False
     return (value.isalnum() and value.isascii()) or (value[0] in _ALNUM and not value.strip(_IN_FILE))
 
 
 def is_relative_subpath(value: Any) -> TypeGuard[str]:
-    """Check for a relative path of a file that stays below its folder."""
+    """Check whether a value is a relative path that does not lead out of its folder."""
     if type(value) is not str or not 0 < len(value) <= MAX_TEXT or "\0" in value:
         return False
     return all(part not in ("", ".", "..") for part in value.split("/"))
 
 
 def is_log_name(value: Any) -> TypeGuard[str]:
-    """Check for the name of a log file: rank, slot, stream."""
+    """Check whether a value is the name of a log file, which consists of rank, slot and stream."""
     return type(value) is str and is_valid_log_name(value)
 
 
@@ -163,7 +163,10 @@ def object_of(*groups: Checks, only: bool = False) -> Check:
 
 
 def is_rank_count(ranks: Any) -> TypeGuard[int]:
-    """Check for the number of ranks of a node. The number is 0 for an agent that only serves retained results."""
+    """Check whether a value is a valid number of ranks of a node.
+
+    0 is valid: an agent that only serves retained results has no ranks.
+    """
     return type(ranks) is int and 0 <= ranks <= 4096
 
 
@@ -175,14 +178,14 @@ def is_span(value: Any) -> TypeGuard[list[int]]:
 
 
 def is_metric_summary(value: Any) -> TypeGuard[list[float | None]]:
-    """Check for the summary of a metric: last, minimum, maximum; None for non-finite values."""
+    """Check whether a value is a metric's last, minimum and maximum value. A non-finite value is sent as None."""
     if type(value) is not list or len(value) != 3:
         return False
     return all(each is None or (type(each) is float and isfinite(each)) for each in value)
 
 
 def is_stack_frame(value: Any) -> TypeGuard[list[Any]]:
-    """Check for a stack frame: function, file, line."""
+    """Check whether a value is a stack frame, which is a list of function, file and line."""
     if type(value) is not list or len(value) != 3:
         return False
     function, file, line = value
@@ -197,12 +200,12 @@ def is_blob(value: Any) -> TypeGuard[tuple[str, int]]:
 
 
 def is_rank_info(value: Any) -> TypeGuard[dict[str, Any]]:
-    """Check for a JSON object with a rank's :class:`InstanceInfo`. The code that reads it validates the content."""
+    """Check whether a value is a JSON object, for a rank's :class:`InstanceInfo`. The reader validates its keys."""
     return type(value) is dict
 
 
 def is_node_place(value: Any) -> TypeGuard[tuple[int, str, int]]:
-    """Check for a node's index, address and port."""
+    """Check whether a value consists of a node's number, address and port."""
     return (
         type(value) in (list, tuple)
         and len(value) == 3
@@ -213,7 +216,7 @@ def is_node_place(value: Any) -> TypeGuard[tuple[int, str, int]]:
 
 
 def is_address(value: Any) -> TypeGuard[tuple[str, int]]:
-    """Check for a host and a port."""
+    """Check whether a value consists of a host and a port."""
     return type(value) in (list, tuple) and len(value) == 2 and is_text(value[0]) and is_port(value[1])
 
 
@@ -222,7 +225,7 @@ def is_port(value: Any) -> TypeGuard[int]:
 
 
 def is_plain(value: Any, depth: int = 40) -> bool:
-    """Check for JSON data of bounded depth. Reject non-finite numbers, because other programs may not accept them."""
+    """Check whether a value is JSON data of bounded depth. Reject non-finite numbers, which are not standard JSON."""
     kind = type(value)
     if kind is dict:
         value = value.values()
