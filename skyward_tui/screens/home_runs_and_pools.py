@@ -228,7 +228,8 @@ def _progress_text(row: HomeRun, state: str, remark: str, width: int, now: float
 
         return queue_reason(row.pool, row.run, now).removeprefix("queued: ") or remark
     if state == "restarting" or (found := row.pool.metrics.progress(row.run.id)) is None:
-        return remark
+        step = row.pool.metrics.max_step(row.run.id) if state == "running" and not row.run.ended else None
+        return remark if step is None else f"step {step:,.0f}"
     left = found.seconds_left(now)
     text = f"{int(found.fraction * 100)} %" + ("" if left is None else f" {time_left(left)}")
     if (bar := width - len(text) - 1) < _LEAST_BAR:
