@@ -110,6 +110,7 @@ class SkywardApp(App[None]):
         leftovers: Result of the last scan of accounts; None before the first scan.
         failures: Number of recent failures that are not dismissed.
         last_pool: Key of the pool that was opened last, until the list of pools has moved its cursor there.
+        last_run: ID of the run whose screen was left last, until the table of runs has moved its cursor there.
         replay: The recording; None until it is read.
         host_keys: Questions about unknown host keys.
         immediate_repaint: Decides whether a screen paints at once instead of in Textual's next cycle.
@@ -159,7 +160,7 @@ class SkywardApp(App[None]):
         self._default_bindings = self._bindings  # without the commands of the user
         self.leftovers: LeftoverScan | None = None
         self.failures = 0
-        self.last_pool = ""
+        self.last_pool = self.last_run = ""
         self.replay: Playback | None = None
         self._before_demo: tuple[SessionInterface | None, bool] | None = None  # live session, and whether read-only
         self.host_keys = HostKeyQuestions(self)

@@ -468,10 +468,11 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         self._show_starts(is_empty=not (has_runs or pools or note))
         if app.last_pool:
             self.pool_list.select(app.last_pool)
+            self.run_table.select((app.last_pool, app.last_run))
             if (row := self.run_table.chosen) is None or row.past.key != app.last_pool:
                 ids = map(self.run_table.row_id, self.run_table.rows)
                 self.run_table.select(next((each for each in ids if each[0] == app.last_pool), ""))
-            app.last_pool = ""
+            app.last_pool = app.last_run = ""
         self._follow_run()
         self._show_preview(self.chosen_pool, now)
         self._count_failures(pools)

@@ -922,6 +922,7 @@ class RunScreen(BaseScreen[None]):
 
     def action_leave(self) -> None:
         self.app.save_screen_state(self.SCOPE, self.saved_state())
+        self.app.last_pool, self.app.last_run = self.key, "" if self.run is None else self.run.id
         self.leave()
 
 

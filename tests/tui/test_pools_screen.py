@@ -585,3 +585,26 @@ async def test_list_of_pools_shows_the_cost_of_today(
     async with running_app(app, SIZE, until="$12.50 today") as pilot:
         session.now += 2
         await until(pilot, "$14.50 today")
+
+
+async def test_cursor_is_on_the_run_that_was_left(app: SkywardApp, session: FakeSession) -> None:
+    view, first = session.pool_with_run("train", 2)
+    session.end_run(view, first)
+    async with running_app(app, (120, 40), until="▶") as pilot:
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, RunScreen))
+        later = session.open_run(view)
+        app.show_pool(view.key)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run is later)
+        session.end_run(view, later)
+        await press(pilot, "q", until=lambda: isinstance(app.screen, PoolsScreen))
+        await until(pilot, lambda: app.last_pool == "")
+        assert app.screen.query_one(RunTable).chosen.past.run == later.id  # type: ignore[union-attr]
+
+
+async def test_progress_of_a_run_without_a_total_is_its_step(app: SkywardApp, session: FakeSession) -> None:
+    view, run = session.pool_with_run("train", 4)
+    view.metrics.add_values(run.id, 0, session.now, {"step": 86.0})
+    async with running_app(app, (120, 40), until="step 86"):
+        table = app.screen.query_one(RunTable)
+        shown = "".join(text for text, _ in table.parts(table.rows[0], 110))
+        assert "step 86" in shown and "0/4" not in shown
