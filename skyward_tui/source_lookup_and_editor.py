@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 # Positions in tracebacks (`  File "train.py", line 12`), and as compilers and linters print them (`train.py:12`).
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
+_EDITORS = ("sensible-editor", "vim", "vi", "nano")  # used if no variable names one, in this order
 _PLACE = re.compile(r"(?:^|[\s('\"])([\w./+-]+\.\w+):(\d+)(?=\D|$)")
 
 
@@ -145,12 +147,13 @@ class EditorError(Exception):
 
 
 def editor_command(environment: Mapping[str, str], path: Path, line: int) -> list[str]:
-    """Return the command that opens a file at a line in the user's editor, ``$VISUAL`` or ``$EDITOR``.
+    """Return the command that opens a file at a line in ``$VISUAL``, ``$EDITOR`` or an installed editor.
 
     Raises:
-        EditorError: If neither variable is set, or its value is not a command.
+        EditorError: If no editor is set or installed, or the value of the variable is not a command.
     """
     command = environment.get("VISUAL") or environment.get("EDITOR") or ""
+    command = command or next((name for name in _EDITORS if shutil.which(name, path=environment.get("PATH", ""))), "")
     try:
         words = shlex.split(command)
     except ValueError as error:

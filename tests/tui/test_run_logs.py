@@ -160,6 +160,7 @@ async def test_editor_opens_the_line_of_the_traceback(
     async with on_run_screen(app, SIZE) as (pilot, _):
         await press(pilot, "O", until=lambda: started == [("vim", "-n", "+7", str(tmp_path / "nets" / "model.py"))])
         monkeypatch.delenv("EDITOR")
+        monkeypatch.setattr("skyward_tui.source_lookup_and_editor._EDITORS", ())
         await press(pilot, "O", until="Set $EDITOR to open model.py:7")
 
 

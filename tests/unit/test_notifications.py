@@ -269,6 +269,8 @@ def test_editor_command_names_the_line(tmp_path: Path) -> None:
         f"{path}:3",
     ]
     assert editor_command({"EDITOR": "/usr/bin/hx"}, path, 3) == ["/usr/bin/hx", f"{path}:3"]
+    (tmp_path / "vi").touch(0o755)
+    assert editor_command({"PATH": str(tmp_path)}, path, 3) == ["vi", "+3", str(path)]
     for wrong in ({}, {"EDITOR": "  "}, {"EDITOR": "'vi"}):
         with pytest.raises(EditorError):
             editor_command(wrong, path, 3)
