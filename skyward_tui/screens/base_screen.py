@@ -192,13 +192,14 @@ class BaseScreen(DismissOnceScreen[Result]):
             hints.append((keys[0] + partner, self.hint_label(action)))
         return hints
 
-    def flash(self, text: str, kind: str = "info") -> None:
+    def flash(self, text: str, kind: str = "info", holds: Callable[[], bool] = lambda: True) -> None:
         """Show a message above the hint line, with control characters replaced.
 
         Args:
             kind: "info", "done", "warning" or "error".
+            holds: Whether the state that the message is about still holds; otherwise, the message is hidden.
         """
-        self._message.flash(sanitize_line(text), kind, self.app.wall_time() + FLASH_SECONDS)
+        self._message.flash(sanitize_line(text), kind, self.app.wall_time() + FLASH_SECONDS, holds)
 
     def command_fields(self) -> Mapping[str, str]:
         """Return values for the user's commands, by name; "" if nothing is selected."""

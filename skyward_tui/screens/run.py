@@ -693,7 +693,11 @@ class RunScreen(BaseScreen[None]):
     def action_panel(self, name: str) -> None:
         panel = self.panels[name]
         if not panel.has_content:
-            return self.flash(with_keys(panel.row.empty, self.app.keys, self.can))
+            if (run := self.run) is not None and run.state != "running" and " yet" in panel.row.empty:
+                return self.flash(f"no {name}: run {run.id} has ended")
+            state = (run and run.id, run and run.state)
+            text = with_keys(panel.row.empty, self.app.keys, self.can)
+            return self.flash(text, holds=lambda: state == (self.run and self.run.id, self.run and self.run.state))
         self._awaits_run = False
         self.active = name
         if panel.main.focusable:
@@ -894,7 +898,7 @@ class RunScreen(BaseScreen[None]):
             with flash_errors(self.app):
                 await wait_shielded(self.app.required_session.cancel(self.key, run.id, save=choice == "save-run"))
                 if run.state == "running":
-                    self.flash(f"cancelling run {run.id} …")
+                    self.flash(f"cancelling run {run.id} …", holds=lambda: run.state == "running")
                 elif run.state == "cancelled":
                     self.flash(f"run {run.id} was cancelled", "done")
                 else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,11 +106,12 @@ class MessageLine(Chrome):
     def __init__(self) -> None:
         super().__init__()
         self._until = 0.0
+        self._holds: Callable[[], bool] = lambda: True
         self.display = False
 
-    def flash(self, text: str, kind: str, until: float) -> None:
-        """Show a message until a time."""
-        self._until, self.display = until, True
+    def flash(self, text: str, kind: str, until: float, holds: Callable[[], bool]) -> None:
+        """Show a message until a time, or until ``holds`` returns False."""
+        self._until, self._holds, self.display = until, holds, True
         glyph, style = _FLASHES[kind]
         self.show_line(Content.assemble(" ", (glyph, style), (text, style)))
 
@@ -119,8 +120,8 @@ class MessageLine(Chrome):
         return self.display and now < self._until
 
     def hide_old(self, now: float) -> None:
-        """Hide a message whose time is over."""
-        if self.display and now >= self._until:
+        """Hide a message whose time is over, or whose state has ended."""
+        if self.display and (now >= self._until or not self._holds()):
             self.display = False
 
 

@@ -486,3 +486,14 @@ async def test_header_shows_the_time_since_the_newest_copied_checkpoint(app: Sky
                 ),
             )
         await until(pilot, lambda: "work at risk 6:1" in screen_text(app))
+
+
+async def test_messages_about_a_state_end_with_that_state(app: SkywardApp, session: FakeSession) -> None:
+    view, run = session.pool_with_run("llama-ft")
+    async with on_run_screen(app, SIZE) as (pilot, _):
+        await press(pilot, "4", until="no result yet")
+        for rank in range(4):
+            session.end_rank(view, run, rank, summary=value(1))
+        session.end_run(view, run)
+        await until(pilot, "✓ DONE 4/4")
+        assert "no result yet" not in screen_text(app)
