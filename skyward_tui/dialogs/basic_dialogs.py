@@ -157,6 +157,9 @@ class AskScreen(Dialog[str | None]):
     def body(self) -> ComposeResult:
         yield TextLine(self._value, compact=True)
 
+    def hint(self) -> str:
+        return f"enter: confirm, {self.key_of('dialog.close')}: close"
+
     def on_input_submitted(self, event: Input.Submitted) -> None:
         self.dismiss(event.value.strip() or None)
 

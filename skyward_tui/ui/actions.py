@@ -306,7 +306,7 @@ ACTIONS: tuple[Action, ...] = (
     # Errors
     Action("errors.log", "enter", "log", "log", "Open the selected rank's log"),
     Action("errors.copy", "y", "copy", "copy", "Copy the traceback"),
-    Action("errors.editor", "O", "editor", "", "Open the traceback in your editor"),
+    Action("errors.editor", "O", "editor", "editor", "Open the traceback in your editor"),
     Action("errors.back", "escape,q,e", "back", "back", "Back"),
     # Stacks
     Action("stacks.log", "enter", "log", "log", "Open the log of the selected rank (default: first rank)"),

@@ -121,6 +121,7 @@ async def test_note_with_tags_is_shown_and_filters(app: SkywardApp, session: Fak
     async with app.run_test(size=SIZE) as pilot:
         await press(pilot, "H", until=lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
         await press(pilot, "quotation_mark", until="Note of run")
+        assert "enter: confirm, esc: close" in screen_text(app)
         await press(pilot, *"#good lr", "enter", until=lambda: isinstance(app.screen, HistoryScreen))
         await until(pilot, "#good lr")
         await press(pilot, "slash", *"#good", until=lambda: len(pools(app)) == 1)
