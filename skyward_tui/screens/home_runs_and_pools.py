@@ -605,14 +605,14 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         from skyward_core.client.run_history import RunSearch
 
         try:
-            if not self.app.REPLAYS:
-                self._cost_today = await run_in_daemon_thread(cost_today)
-                self._cost_read_at = self.app.clock()
             found = await wait_shielded(session.past_runs(RunSearch()))
             # Pools without a run are listed only if they failed.
             self._recent = [run for run in found if run.run or run.error][:_MOST_RUNS]
+            if not self.app.REPLAYS:
+                self._cost_today = await run_in_daemon_thread(cost_today)
+                self._cost_read_at = self.app.clock()
         except (SkywardError, OSError):
-            self._recent = ()  # reported by the history screen
+            self._recent = self._recent or ()  # reported by the history screen
         finally:
             self._recent_read_at = time.monotonic()
         if self.has_widgets and self.is_current:
