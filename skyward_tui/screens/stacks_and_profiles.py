@@ -215,10 +215,10 @@ class StacksScreen(BaseScreen[int | None]):
             self._failure = ""
             self._stacks = stacks if before is None or ranks is None else merge_stacks(before, stacks)
             self._sources = await self._read_sources(self._stacks)
-        finally:
+        finally:  # after an internal error, too
             self._busy = False
-        if self.has_widgets:
-            self._show()
+            if self.has_widgets:
+                self._show()
 
     async def _read_sources(self, stacks: Stacks) -> dict[tuple[str, int], SourceFile | None]:
         """Return the source files of the positions of all groups."""

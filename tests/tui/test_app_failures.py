@@ -6,6 +6,7 @@ import inspect
 import os
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -160,3 +161,14 @@ async def test_worker_that_is_cancelled_before_its_start_closes_its_coroutine(ap
         coroutine = work()
         app.run_worker(coroutine).cancel()
         await until(pilot, lambda: inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED)
+
+
+async def test_internal_error_ends_the_reading_of_stacks(app: SkywardApp, session: FakeSession) -> None:
+    view, run = session.pool_with_run("train", 2)
+    session.taking = Future()
+    async with running_app(app, SIZE, until=lambda: app.session is not None) as pilot:
+        app.show_stacks(view.key, run.id, lambda _: None)
+        await until(pilot, "reading the stacks of all ranks")
+        session.taking.set_exception(KeyError("odd"))
+        await until(pilot, DEFECT)
+        assert "reading the stacks" not in screen_text(app)
