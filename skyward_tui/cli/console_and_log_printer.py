@@ -132,7 +132,7 @@ class Console:
 
     @property
     def has_no_reader(self) -> bool:
-        """Whether the reader of the output has closed it."""
+        """Whether the reader of the output's pipe, or the terminal, is gone."""
         return any(isinstance(each, StandardStream) and each.has_lost_reader for each in (self._main, sys.stderr))
 
     @property
@@ -211,7 +211,7 @@ class LogPrinter:
         pieces[:] = [tail] if tail else []
 
     def _feed_bars(self, rank: int, stream: str, pieces: list[bytes], data: bytes) -> bool:
-        """Add bytes to the rows of nested progress bars, if there are any. Return whether there are."""
+        """If the stream has nested progress bars, add bytes to their rows. Return whether it has nested bars."""
         bars = self._bars.get((rank, stream))
         if bars is None:
             recent = b"".join([piece[-MAX_SEQUENCE:] for piece in pieces[-MAX_SEQUENCE:]]) + data
@@ -285,7 +285,7 @@ class LogPrinter:
 
 
 MAX_BAR_ROWS = 100
-ERASED = b" "  # row of a bar that was erased, unlike an empty line
+ERASED = b" "  # content of an erased row of a bar; an empty line of output has no blank
 MAX_SEQUENCE = 6  # bytes of a control sequence that moves the cursor or erases
 _UP = re.compile(rb"\x1b\[\d{0,3}[AF]")
 _CONTROL = re.compile(rb"(\n|\r|\x1b\[\??\d{0,3}[AFJKhl])")
@@ -295,7 +295,7 @@ _INCOMPLETE = re.compile(rb"\x1b(?:\[\??\d{0,3})?\Z")
 class BarRows:
     """Rows of one stream that nested progress bars (tqdm, rich) redraw by moving the cursor up.
 
-    A row is complete as soon as so many lines were printed below the rows that the bars no longer reach it.
+    The bars move the cursor up by at most their height, so a row that is further above the cursor is complete.
     """
 
     def __init__(self) -> None:
@@ -303,8 +303,8 @@ class BarRows:
         self._at = 0  # row of the cursor
         self._at_start = False  # whether the cursor is at the start of the row, so that the next text overwrites it
         self._incomplete = b""  # beginning of a control sequence
-        self._height = 1  # rows that the bars reach
-        self._left = 1  # lines below the rows until the rows are no longer redrawn
+        self._height = 1  # number of last rows to which the bars may move the cursor
+        self._left = 1  # further lines of output after which the bars count as finished
 
     @property
     def are_redrawn(self) -> bool:
@@ -345,12 +345,12 @@ class BarRows:
         self._at -= over
         if self._left <= 0:
             self._height = 1
-        return [row for row in complete if row.strip() or not row]  # without the rows of erased bars
+        return [row for row in complete if row.strip() or not row]  # rows of erased bars are not output
 
     def _obey(self, command: bytes, number: int) -> None:
         if command in b"AF":
             self._at -= min(number or 1, MAX_BAR_ROWS)
-            # Rows that are not here were printed before the bars were known.
+            # The bars may move above the first known row: earlier rows were printed before the bars were detected.
             self._rows[:0] = [ERASED] * min(-self._at, MAX_BAR_ROWS - len(self._rows))
             self._at, self._at_start = max(0, self._at), self._at_start or command == b"F"
             self._height = self._left = len(self._rows)

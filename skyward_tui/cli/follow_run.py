@@ -75,7 +75,7 @@ class PendingLaunchEvents:
     rank."""
 
     def __init__(self) -> None:
-        self._items: dict[int, Any] = {}  # by number, in order of arrival
+        self._items: dict[int, Any] = {}  # items in order of arrival, by their numbers
         self._next_number = 0
         self._ranks: defaultdict[int, RankBuffer] = defaultdict(RankBuffer)  # by rank: numbers of its pieces of output
         self.truncated: set[tuple[int, str]] = set()  # ranks with dropped output, each with the run if known
@@ -100,7 +100,7 @@ T = TypeVar("T")
 Choice = Literal["detach", "cancel", "down"]
 
 MUST_FINISH = "please wait: an interruption now could leave machines running"
-COUNTDOWN_SECONDS = 5.0  # seconds between two notes about ranks that still save
+COUNTDOWN_SECONDS = 5.0  # seconds between two notes about ranks that save their work after SIGTERM
 PATIENCE = 1.0  # seconds without events, after which the state of waiting nodes is printed
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -108,8 +108,7 @@ _ANSWERS: dict[str, Choice] = {"": "detach", "d": "detach", "c": "cancel", "t": 
 
 
 class Interrupted(Exception):
-    """Interruption of a wait: a signal arrived, or the reader of the output has closed it (``number`` is then
-    SIGPIPE)."""
+    """Interruption of a wait by a signal, or by SIGPIPE if the reader has closed the output."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -346,7 +345,7 @@ class Follower:
                 self._runs_by_rank.get(outcome.rank, set()).discard(run)
                 if self.is_output_ours and self.is_output_ours(outcome.rank, run):
                     self._show_buffered(outcome.rank)
-                else:  # the buffered output belongs to the other run, because output arrives before the end of its rank
+                else:  # output arrives before the end of its rank, so it belongs to this other run
                     self._unattributed.pop(outcome.rank, None)
                 if self.on_trial is not None:
                     self._flush_held()
@@ -374,7 +373,7 @@ class Follower:
 
     @contextmanager
     def buffer_until_known(self) -> Iterator[None]:
-        """During the block, delay output and ends of ranks. Afterwards, the ID of the launched run is known.
+        """During the block, which launches a run, delay output and ends of ranks until the ID of the run is known.
 
         On a busy machine, output and even the end of a run can arrive before the answer to its launch. On a pool that
         this command created, no delay is needed, because all runs are its own.

@@ -111,8 +111,8 @@ _debug = click.option(
 )
 
 
-# By group of the help, and by name of a command: its module in ``commands``, imported only when the command is used,
-# its summary, and the arguments of an example.
+# Commands by group of the help and by name. Each row has the command's module in ``commands``, which is imported only
+# when the command is used, its summary, and the arguments of an example.
 COMMAND_GROUPS = {
     "Run": {
         "run": ("run_torchrun_launch", "Run a script's function on every rank, and show the results.", "train.py -n 4"),

@@ -126,7 +126,7 @@ def current_run(session: Session, row: RunRow) -> RunRow:
 
 
 def _runs_of_pool(session: Session, pool: PoolRow) -> list[RunRow]:
-    """Return the running runs of a pool, or else its last run; of a sweep by gangs the latest run."""
+    """Return the running runs of a pool, or else its last run. A sweep by gangs counts as its latest run."""
     session.probe_pools([pool.key]).result()
     runs = session.ledger.runs(pool.token)
     running = [run for run in runs if run.state == "running"] if pool.ended_at is None else []
@@ -178,7 +178,7 @@ def fetch_run(session: Session, row: RunRow, console: Console) -> RunRow:
 def live_and_retained_pools(session: Session, pools: Sequence[str]) -> tuple[list[PoolRow], list[PoolRow]]:
     """Return the named pools that are running, and the named pools that have ended with results on their hosts.
 
-    A name selects the running pool of that name; without one, all ended pools of that name.
+    A name selects the running pool of that name. If no pool of that name is running, it selects all ended ones.
 
     Args:
         session: The session.

@@ -26,7 +26,7 @@ COLORS = {"returned": 32, "raised": 31, "exited": 31, "lost": 31, "collateral": 
 
 
 def state_text(state: str, many: str = "") -> str:
-    """Return a state of a rank with its glyph, and with a number of ranks. Outcomes "collateral" are called stopped."""
+    """Return the glyph, the number of ranks and the name of a state. "collateral" is shown as "stopped"."""
     return f"{GLYPHS.get(state, '◌')} {many}{'stopped' if state == 'collateral' else state}"
 
 
@@ -145,7 +145,7 @@ def failure_lines(run: RunView, printed: Callable[[int], str] | None = None) -> 
 
 
 def receipt_line(receipt: Receipt, *, machines: bool = False) -> str:
-    """Return the proof of a teardown, or a warning that it is not verified, with one line for each note.
+    """Return how a teardown was verified, or a warning that it was not, followed by one line for each note.
 
     Args:
         receipt: The receipt.
@@ -188,7 +188,7 @@ def show_run(run: RunView, console: Console, printed: Callable[[int], str] | Non
     Args:
         run: The run.
         console: Console for the output.
-        printed: As in ``failure_lines``.
+        printed: Same as for :func:`failure_lines`.
     """
     console.print_table(*run_table(run), clipped=True)
     for line in aggregate_lines(run):

@@ -95,7 +95,7 @@ def _read_env_file(context: click.Context, option: click.Parameter, path: str | 
         context.meta.setdefault(_FILE_VARIABLES, []).append(f"{name}={value[1:-1] if is_quoted else value}")
 
 
-_FILE_VARIABLES = "file_variables"  # key of a context's ``meta``; variables of --env-file as for --env
+_FILE_VARIABLES = "file_variables"  # key of a context's ``meta``; its value lists NAME=VALUE texts from --env-file
 
 
 variable_options = combine_options(
@@ -128,7 +128,7 @@ variable_options = combine_options(
 
 
 class NodeSelection(click.ParamType["int | tuple[int, ...]"]):
-    """Option value: a number of nodes, or a list of node numbers; a list of one node is 0, or ends with a comma."""
+    """Option value: a number of nodes, or a list of node numbers. "2" is two nodes, "2," is node 2, "0" is node 0."""
 
     name = "N|LIST"
 
@@ -160,7 +160,7 @@ class Duration(click.ParamType[float]):
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         from skyward_core.model.spec_field_checks import duration
 
-        with suppress(ValueError):  # "1e-3", as commands are written by the app
+        with suppress(ValueError):  # the app writes short durations such as "1e-3" into command lines
             value = float(value)
         try:
             seconds = duration(value)
@@ -172,7 +172,7 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
-SHORTEST = 1e-300  # seconds; limit of durations that must not be 0
+SHORTEST = 1e-300  # seconds; lower limit of durations that must not be 0
 
 
 def given_parameters(context: click.Context) -> Iterator[click.Parameter]:

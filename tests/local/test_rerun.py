@@ -176,7 +176,7 @@ def test_rerun_of_a_job_asks_for_its_secret_on_a_terminal(cli: Cli) -> None:
     cli.write("task.yaml", JOB)
     run = steps_of(cli("launch", "task.yaml", "-c", "asked").stderr)[-1]
     child = cli.terminal("rerun", run)
-    child.expect("value of HF_TOKEN of task.yaml")
+    child.expect("task.yaml: value of HF_TOKEN")
     child.sendline("typed-secretly-1")
     child.expect(r"run 3 16 0")
     child.expect(pexpect.EOF)

@@ -35,7 +35,7 @@ from skyward_tui.text.teardown_and_leftovers import (
 @click.argument("run")
 @click.option(
     "--grace", type=Duration(),
-    help="Time between SIGTERM and SIGKILL, also of ranks that already stop.  [default: the pool's]",
+    help="Time between SIGTERM and SIGKILL, even for ranks that are already stopping.  [default: the pool's]",
 )  # fmt: skip
 @click.option("--save", is_flag=True, help="Let the ranks save their work first, as before a preemption.")
 def cancel(console: Console, run: str, grace: float | None, save: bool) -> None:
@@ -136,7 +136,7 @@ def _confirmation(
 
 
 def _unfetched_files(session: Session, live: Sequence[run_history.PoolRow]) -> Iterator[str]:
-    """Yield lines about files of ranks that are not downloaded, and what happens to these files."""
+    """Yield lines about the unfetched files of ranks, and about what the teardown does with these files."""
     for row in live:
         try:
             unfetched = session.unfetched_files(row.key).result()
@@ -248,7 +248,7 @@ def _delete_leftovers(session: Session, found: LeftoverScan, console: Console) -
 
 @command()
 @click.option(
-    "--older", type=Duration(), default="90d", show_default=True, help="Remove pools that ended this long ago."
+    "--older", type=Duration(), default="90d", show_default=True, help="Remove pools that ended at least this long ago."
 )
 @click.option(
     "--most",

@@ -64,7 +64,7 @@ class _DebugSession:
         self._text = codecs.getincrementaldecoder("utf-8")("replace")
 
     def attach(self, rank: int | None) -> tuple[int, bytes]:
-        """Attach to a rank, by default the first rank that waits. Return its number and its debugger's output."""
+        """Attach to a rank, by default the first one at a breakpoint. Return the rank and the debugger's output."""
         number = 0 if rank is None else rank
         while True:
             try:

@@ -107,7 +107,7 @@ def _collect_parts() -> dict[str, tuple[str, str]]:
 def diagnose(console: Console, pool: str) -> int:
     """Check links, clocks, ranks, GPUs, disks, queue, budget.
 
-    Of a run with silent ranks, the stacks of all ranks are shown. Exits with 1 if a check fails.
+    If a run has silent ranks, shows the stacks of all its ranks. Exits with 1 if a check fails.
     """
     with open_session(console) as session:
         (row,) = live_pools(session, (pool,))
@@ -133,11 +133,11 @@ def diagnose(console: Console, pool: str) -> int:
 _CLOCK_FIX = "Run timedatectl on both, and synchronize the wrong clock: sudo timedatectl set-ntp true"
 MIN_FREE = 1e9  # bytes of the disk with logs and results; agents stop ranks on a full disk
 MAX_CLOCK_OFFSET = 5.0  # seconds; frames of slow links arrive later, and so make clocks appear to differ
-_RANK_ALERTS = ("nan", "stall", "straggler", "restarts")  # kinds of alerts about ranks
+_RANK_ALERTS = ("nan", "stall", "straggler", "restarts")  # alerts that fail the check of ranks
 
 
 def check_pool(view: PoolView, now: float) -> Iterator[Check]:
-    """Yield the checks of a pool whose machines are measured."""
+    """Yield the checks of a pool. The session must already be sampling the metrics of the pool's machines."""
     state, detail = view.shown_state, format_detail(view)
     is_changing = state in ("starting", "connecting", "stopping")
     yield Check("pool", "ok" if state == "up" else "warn" if is_changing else "fail", f"{state} {detail}".rstrip())
@@ -189,7 +189,7 @@ def check_pool(view: PoolView, now: float) -> Iterator[Check]:
 
 
 def _checks(subject: str, problems: Sequence[str], fine: str = "") -> Iterator[Check]:
-    """Yield a failed check for each problem; without problems, a passed check, unless its text is empty."""
+    """Yield a failed check for each problem. Without problems, yield one passed check if its text is given."""
     yield from (Check(subject, "fail", each) for each in problems)
     if fine and not problems:
         yield Check(subject, "ok", fine)

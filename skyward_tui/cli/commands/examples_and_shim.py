@@ -59,7 +59,7 @@ def _show(name: str, copy: bool, console: Console) -> None:
 
 
 python_option = click.option(
-    "--python", metavar="PATH", help="Interpreter of the environment.  [default: that of scripts in this folder]"
+    "--python", metavar="PATH", help="Python of the environment.  [default: the Python for scripts in this folder]"
 )
 
 

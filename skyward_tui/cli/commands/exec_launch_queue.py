@@ -57,9 +57,9 @@ class ExecCommand(ConsoleCommand):
     "--nodes",
     metavar="N|LIST",
     type=NodeSelection(),
-    help="Run a command on N nodes, or on a list of nodes (0,2), once they are free. 0 is node 0.",
+    help="Wait for N free nodes, or for the listed nodes (0,2), and run the command on them. 0 means node 0.",
 )
-@click.option("--detach", is_flag=True, help="Exit as soon as it runs.")
+@click.option("--detach", is_flag=True, help="Exit as soon as the job or command runs.")
 @watch_option
 @click.argument("pool")
 @click.argument("words", metavar="TASK.YAML | [--] COMMAND...", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -75,8 +75,8 @@ def exec_(
 ) -> int:
     """Run a job file, or a command, on a pool that is up.
 
-    For a job file, its working folder is uploaded and its run commands are run, but not its setup. A command runs on
-    every rank: exec POOL nvidia-smi -L. The exit status is that of the first rank that failed.
+    For a job file, uploads its working folder and runs its run commands, but skips its setup commands. A command runs
+    on every rank: exec POOL nvidia-smi -L. The exit status is that of the first rank that failed.
     """
     if words[0].startswith("-") and words[0] != "--":
         raise click.UsageError(

@@ -50,7 +50,7 @@ def files(console: Console, run: str, patterns: Sequence[str]) -> int:
     if found.files and not console.as_json:
         console.print_table(rows)
     if not found.files and not found.failures and not here:
-        console.note("its ranks wrote no matching files" if patterns else "its ranks wrote no files")
+        console.note("the ranks wrote no matching files" if patterns else "the ranks wrote no files")
     if found.omitted_count:
         console.note(f"{count(found.omitted_count, 'more file')} not listed. Narrow the list with patterns")
     for node, reason in found.failures.items():
@@ -97,7 +97,7 @@ def fetch(console: Console, run: str, patterns: Sequence[str], to: str | None) -
 def checkpoints(console: Console, run: str) -> int:
     """List the checkpoints of a run and their copies.
 
-    A checkpoint is complete if all files are there that its manifest, its framework or the checkpoint before it names.
+    A checkpoint is complete if it has all files that its manifest, its framework or the previous checkpoint names.
     """
     with open_session(console) as session:
         listing = session.checkpoints(resolve_run(session, run).run).result()
@@ -124,7 +124,7 @@ def _resolve_pool(session: Session, word: str, patterns: Sequence[str]) -> tuple
     Args:
         session: The session.
         word: A run or a pool.
-        patterns: Requested files, for the error of a pool that has ended.
+        patterns: Requested files. If the pool has ended, the error shows how to copy them from the hosts.
 
     Raises:
         UsageError: If nothing matches, or the pool has ended.
@@ -156,12 +156,12 @@ def _resolve_pool(session: Session, word: str, patterns: Sequence[str]) -> tuple
 def _copy_commands(
     session: Session, pool: PoolRow, places: Sequence[tuple[int, str]], patterns: Sequence[str]
 ) -> Iterator[str]:
-    """Yield commands that copy folders, or the requested files in them, from hosts on which a teardown left them."""
+    """Yield commands that copy the folders, or the files requested from them, that a teardown left on hosts."""
     from skyward_core.client import ssh_host_groups_and_access  # late: this module imports asyncssh
 
     for node, folder in places:
         with suppress(UsageError, OSError):  # without these commands, the receipt still names the folders
-            # a new pool may have taken the name, so the file has the name of the key
+            # The SSH configuration is named after the pool's key, because a new pool may have the same name.
             file = ssh_host_groups_and_access.ssh_config(session.ledger, pool, node, pool.key)
             yield sanitize_line(copy_command(file, pool.key, node, folder, patterns))
 
@@ -174,8 +174,8 @@ def copy_command(file: Path, key: str, node: int, folder: str, patterns: Sequenc
         key: Key of the pool.
         node: Number of the node.
         folder: The folder on the node.
-        patterns: Files and patterns below the folder; empty for the whole folder. scp has no "**", so that such a
-            pattern stands for the folder before it.
+        patterns: Files and patterns below the folder; empty for the whole folder. scp does not support "**", so a
+            pattern with "**" copies the folder before the "**".
     """
     target, into = f"outputs/{key}", f"n{node}"
     if patterns:

@@ -154,8 +154,8 @@ GREEN, RED, YELLOW = 32, 31, 33
 def hosts(console: Console, names: Sequence[str]) -> int:
     """Show who uses the GPUs of your hosts.
 
-    Shows for each GPU whether it is free, or which user's process uses it and how much memory. Without names, all host
-    groups of skyward.toml are shown. Nothing is installed on the hosts. Exits with 1 if a host does not answer.
+    For each GPU, shows its user and the used memory, or that the GPU is free. Without names, all host groups of
+    skyward.toml are shown. Nothing is installed on the hosts. Exits with 1 if a host does not answer.
     """
     groups = ssh_host_groups_and_access.groups()
     selected = ssh_host_groups_and_access.resolve_hosts(names, groups)

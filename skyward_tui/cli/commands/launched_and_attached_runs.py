@@ -149,7 +149,7 @@ class GangReporter:
         pool: Live view of the pool.
 
     Attributes:
-        views: Views of all started runs. The view of the pool drops old runs.
+        views: Views of all started runs, because the view of the pool drops old runs.
     """
 
     def __init__(self, console: Console, board: TrialTableSource, pool: PoolView) -> None:
@@ -341,7 +341,7 @@ def attach(console: Console, pool: str, watch: bool) -> int:
             console.result({"run": None, "pool": view.name} if last is None else run_json(last))
             return errors.OK
         if any(task.state == "lost" for task in running[-1].tasks.values()):
-            # Observers cannot stop ranks, so ranks that wait for lost peers would hang. Attach as a client: clients do.
+            # Ranks that wait for lost peers hang until a client stops them. An observer cannot, so attach as a client.
             session.attach(row.key).result()
         caller = RunNotifier(console)
         job = PoolCommand(
@@ -402,7 +402,7 @@ class PoolCommand:
         self.is_gang_sweep = False
         self.trials: TrialTable | None = None  # table of a sweep that has ended
         self._teardown: Future[Receipt] | None = None  # set on the session's thread when the run ends
-        self._is_interrupted = False  # if true, the main thread decides about the pool, not the end of the run
+        self._is_interrupted = False  # if true, the end of the run does not start the teardown
         self._deciding = threading.Lock()
         self._is_shown = False  # whether the receipt was printed
         if watch:
@@ -467,7 +467,7 @@ class PoolCommand:
                 self.follower.wait(self.session.create(spec, begun=self.begun, request=request))
                 up = True
             else:
-                # ``self.key`` may be a name: a pool that was still starting may have had no known key.
+                # Until the attach, ``self.key`` may be the pool's name: the key of a starting pool may be unknown.
                 self.key = self.follower.wait(self.session.attach(self.key)).key
                 self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
             status = work()
@@ -505,7 +505,7 @@ class PoolCommand:
                 self._teardown = self.session.tear_down(self.key)
 
     def _can_decide(self) -> bool:
-        """Check whether a signal can still change what happens to the pool, because its teardown has not started."""
+        """Check whether a signal can still prevent the teardown, which is possible until the teardown starts."""
         with self._deciding:
             self._is_interrupted = True
         if self._teardown is not None:
@@ -654,7 +654,7 @@ class PoolCommand:
         self.is_gang_sweep = True
         run = self._wait_for_launch(self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined))
         view = self.session.view(self.key)
-        # Not through the follower: output of ranks can be shown only once the IDs of our runs are known.
+        # Not through ``follower.wait``, which would print output of ranks before the IDs of our runs are stored.
         board = self.session.trials(self.key, run).result()
         self._own_run_ids |= set(board.sheet.runs.values())
         many = count(len(tasks), "combination")
@@ -687,7 +687,7 @@ class PoolCommand:
 
         Args:
             run: The run; of a sweep the first run.
-            ended: Is done when the run or the sweep has ended.
+            ended: Future that is done when the run or the sweep has ended.
             interruption: The signal.
         """
         what, leaving = f"run {run.id}", self.detach_text

@@ -66,7 +66,7 @@ from skyward_tui.text.number_time_and_run_state_format import (
 
 
 class CollapsedPrinter:
-    """Printer of the logs of all ranks, with lines of several ranks that differ only in times and numbers merged.
+    """Printer of the logs of all ranks. If ranks print lines that differ only in times and numbers, prints them once.
 
     Standard output of the ranks goes to stdout, standard error to stderr.
 
@@ -90,7 +90,7 @@ class CollapsedPrinter:
         self._hold(piece.rank, piece.stream, lines.split_lazily(piece.data), piece.at)
         if piece.at is not None:
             self._latest = piece.at
-        # Lines older than this are not merged any more, because the clocks of the nodes differ by less.
+        # Print lines older than JOIN_SECONDS: the clocks of nodes differ by less, so no line to merge can follow.
         self._fold_lines(self._held_lines.release_until(self._latest - JOIN_SECONDS))
         self._print_rows(self._fold.release_settled(self._latest - JOIN_SECONDS))
 
@@ -243,7 +243,7 @@ def _trial_board(session: Session, pool: str, run: RunView, sort: str | None) ->
 @command()
 @click.argument("run", metavar="[RUN[:RANK]]", default="")
 @click.option("-f", "--follow", is_flag=True, help="Keep printing new output until the run ends.")
-@click.option("--collapse", is_flag=True, help="Merge lines of ranks that differ only in times and numbers.")
+@click.option("--collapse", is_flag=True, help="Merge lines that differ only in their rank, times and numbers.")
 def logs(console: Console, run: str, follow: bool, collapse: bool) -> None:
     """Print the output of a run's ranks, even of ended pools.
 

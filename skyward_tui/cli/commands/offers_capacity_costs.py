@@ -53,7 +53,7 @@ def buy(console: Console, offering: str, price: float | None, settings: Sequence
     except Unreachable as error:  # it is unknown whether the purchase succeeded
         console.report_error(error)
         return errors.UNVERIFIED
-    console.note(f"bought: {found.id}; use its machines from its start with sky.AWS(reservation={found.id!r})")
+    console.note(f"bought reservation {found.id}. When it starts, use it with sky.AWS(reservation={found.id!r})")
     console.result({"bought": asdict(found)})
     if not console.as_json:
         console.print_line(found.id)
@@ -155,9 +155,9 @@ def offers(
 ) -> int:  # fmt: skip
     """List machines for rent and their prices.
 
-    Creates nothing. Without --accelerator, lists machines with any accelerator, or with --vcpus, --memory or --arch
-    machines without an accelerator. Prices are per hour and machine, including its disk and public address. Exits with
-    1 if no machine matches.
+    Creates nothing. By default, lists machines with any accelerator. With --vcpus, --memory or --arch, but without
+    --accelerator, lists machines without an accelerator. Prices are per hour and machine, including its disk and public
+    address. Exits with 1 if no machine matches.
     """
     requirements = MachineRequirements(
         accelerator=accelerators.resolve(accelerator),

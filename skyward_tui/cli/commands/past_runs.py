@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 
 SHOWN = 100  # maximum number of runs listed without --all
-METRIC_COLUMNS, ARGUMENT_COLUMNS = 4, 3  # columns of metrics and of arguments
+METRIC_COLUMNS, ARGUMENT_COLUMNS = 4, 3  # maximum numbers of columns for metrics and for arguments
 RECORDING_SUFFIX = ".skyrec"
 PATIENCE = 30.0  # seconds; time limit of a search in logs without --all
 
@@ -68,7 +68,7 @@ PATIENCE = 30.0  # seconds; time limit of a search in logs without --all
 @command()
 @click.argument("words", metavar="[WORD]...", nargs=-1)
 @click.option("--failed", is_flag=True, help="List only failed and lost runs.")
-@click.option("--since", type=Duration(), help='List only runs of this period: "12h", "7d", "4w".  [default: all]')
+@click.option("--since", type=Duration(), help='List only runs of the last "12h", "7d" or "4w".  [default: all]')
 @click.option("--in-logs", is_flag=True, help="Also search the logs and results of runs.")
 @click.option("--all", "everything", is_flag=True, help="List all runs, not only the newest 100.")
 def history(
@@ -77,7 +77,7 @@ def history(
     """List every past run: outcome, duration, metrics, cost.
 
     With WORDs, list only runs that contain each of them in their id, pool, function, script, arguments, outcome or
-    error. Pools without a run are listed, too. With --in-logs, the other words may also be together in one line of
+    error. Pools without a run are listed, too. With --in-logs, words that these fields lack may occur in one line of
     output, in a result or in an error that is saved on this machine. The search begins with the newest runs, and stops
     after 30 seconds unless --all is given.
     """
@@ -341,7 +341,7 @@ def rerun(
                 f"run {row.run} ran a script, but --env and --secret apply only to job files and commands. Remove them"
             )
         found = launched.with_arguments(arguments, script_args or None)
-        place = _target_pool(row, before, pool, joined=False)  # its record has the settings of the pool
+        place = _target_pool(row, before, pool, joined=False)  # a script's record has the settings for a new pool
         request = found.request if place is None else found.request.on_pool(place)
         _change_folder(found.cwd, console, _command_text(found.request))
         changes = ScriptState.capture(Path(request.script)).changes_since(found.source)
@@ -453,8 +453,8 @@ def _ask_missing_values(found: ShellRecord, console: Console, given: Given) -> N
         given["--secret"].setdefault(name, given["--env"].pop(name))
     for name, option in found.missing_variables(given["--env"], given["--secret"]).items():
         if not (sys.stdin.isatty() and console.is_terminal):
-            break  # missing ones are reported when the variables are resolved
-        given[option][name] = console.ask_secret(f"value of {name} of {found.label} (not saved)")
+            break  # later, resolving the variables reports the missing values
+        given[option][name] = console.ask_secret(f"{found.label}: value of {name} (will not be saved)")
     for name in (*found.lacks_env, *found.lacks_secrets):
         if name in os.environ and not any(name in each for each in given.values()):
             console.note(f"{name} is taken from this shell: values of secrets are not saved")
@@ -473,7 +473,7 @@ def _change_folder(folder: Path, console: Console, what: str) -> None:
 def _command_text(request: LaunchRequest) -> str:
     try:
         return request.command_line("skyward-tui", "run")
-    except UsageError:  # the name of the file cannot be written on a command line
+    except UsageError:  # the script's file name is not valid on a command line
         return request.script
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class NodesOption(click.ParamType[int | str]):
-    """Option value: a number of machines, or a range in its shortest form."""
+    """Option value: a number of machines as an integer, or a range such as "2:8" in its canonical form."""
 
     name = "N|MIN:MAX"
 
@@ -64,7 +64,7 @@ class RanksOption(click.ParamType[int | str]):
 
 
 def launch_options(command: str) -> Callable[[Decorated], Decorated]:
-    """Return a decorator that adds the options of a launch that a command takes."""
+    """Return a decorator that adds those launch options that the given command supports."""
     from skyward_core.client.launch.launch_option_declarations import COMMANDS, HOSTS, OPTIONS, RESTART_OPTIONS
 
     types: Mapping[str, click.ParamType[Any]] = {
@@ -235,10 +235,10 @@ class ScriptCommand(ConsoleCommand):
         return rest
 
     def _reject_unknown_option(self, ctx: click.Context) -> None:
-        """Reject an option of neither the command nor a script, which stands in the place of the script.
+        """Reject an unknown option, which the parser has taken for the script.
 
         Raises:
-            click.NoSuchOption: If the first argument is an option.
+            click.NoSuchOption: If the argument for the script begins with a dash.
         """
         target = ctx.params.get("target")
         if not isinstance(target, str) or not target.startswith("-") or ctx.resilient_parsing:
@@ -463,7 +463,7 @@ def run(
 @click.option("-m", "--module", "as_module", is_flag=True, help="Treat TRAIN.PY as a module name, like python -m.")
 @click.option(
     "--max-restarts", "--max_restarts", metavar="N", type=click.IntRange(0, 1000), envvar="PET_MAX_RESTARTS",
-    help="Same as --restarts N --error-restarts N, as torchrun restarts after any failure.",
+    help="Same as --restarts N --error-restarts N, because torchrun restarts after any failure.",
 )  # fmt: skip
 @torchrun_options
 @launch_options("torchrun")
@@ -516,7 +516,7 @@ def torchrun(
 @click.option("--detach", is_flag=True, help="Exit as soon as the job runs.")
 @click.option("--idle", type=Duration(SHORTEST), help="Shut the pool down after this idle time, such as 10m.")
 @click.option("-i", "--idle-minutes", type=click.FloatRange(0, min_open=True), hidden=True)
-@click.option("--down/--keep", help="Tear the pool down after the job, or with --idle after the idle time.")
+@click.option("--down/--keep", help="Tear the pool down after the job; with --idle, after the idle time.")
 @click.option("--dry-run", is_flag=True, help="Show the plan without creating or running anything.")
 @watch_option
 def launch(
@@ -545,7 +545,7 @@ def launch(
 
     idle = idle_minutes * 60 if idle is None and idle_minutes is not None else idle
     if detach and down and idle is None:
-        raise click.UsageError("--detach cannot be combined with --down, which ends the running job. Add --idle TIME")
+        raise click.UsageError("--down with --detach would end the running job. Add --idle TIME to these two options")
     given = job_and_shell_launch.parse_variables("--env", env)
     hidden = job_and_shell_launch.parse_variables("--secret", secrets)
     job = job_and_shell_launch.read_job_file(Path(file), given, hidden)

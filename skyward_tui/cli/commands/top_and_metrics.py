@@ -92,7 +92,7 @@ def _node_json(metrics: MachineMetrics, node: int) -> dict[str, Any]:
 @command()
 @click.argument("run")
 @click.option("--prometheus", is_flag=True, help="Print the latest values in the Prometheus text format.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Serve the latest values on this local port instead.")
+@click.option("--port", type=click.IntRange(0, 65535), help="With --prometheus, serve the values on this local port.")
 @click.option("--to", metavar="NAME[:TARGET]", help="Export: tensorboard:FOLDER, wandb:PROJECT or mlflow:URI.")
 @click.option("-o", "--output", metavar="FILE", help="Write all values to FILE: .csv, .json or .parquet.")
 def metrics(console: Console, run: str, prometheus: bool, port: int | None, to: str | None, output: str | None) -> None:
