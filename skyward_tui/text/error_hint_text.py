@@ -53,11 +53,12 @@ def advice(hint: Hint) -> str:
 
 
 _TORCHRUN_VARIABLES = "(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_RUN_ID"
+# matches the messages of errors about variables of torchrun that are not set
 _MISSING_VARIABLE = re.compile(rf"^'({_TORCHRUN_VARIABLES})'$|environment variable ({_TORCHRUN_VARIABLES}) expected")
 
 
 def failure_hints(run: RunView) -> list[str]:
-    """Return advice about the root cause of a failed run that the message of its exception lacks."""
+    """Return advice about the root cause of a failed run, in addition to the message of its exception."""
     cause = run.root_cause
     outcomes = run.outcomes() if cause is not None else []
     failed = next((each for each in outcomes if cause and (each.rank, each.kind) == (cause.rank, cause.outcome)), None)

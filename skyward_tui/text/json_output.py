@@ -64,7 +64,7 @@ def trials_json(found: TrialTable, rows: Sequence[TrialRow] | None = None) -> di
 
     Args:
         found: The trials.
-        rows: Its rows in another order; None for the order of the combinations.
+        rows: The trials in another order; None for the order of the combinations.
     """
     return {
         "trials": [

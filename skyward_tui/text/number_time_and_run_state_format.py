@@ -169,7 +169,7 @@ def run_status(pool: PoolView, run: RunView, now: float | None = None, *, unit: 
 
 
 def run_progress(pool: PoolView, run: RunView, now: float | None = None) -> str:
-    """Return the progress of a running run, that of its slowest rank, or "" if it is unknown."""
+    """Return the progress of the slowest rank of a running run; "" if the progress is unknown."""
     found = pool.metrics.progress(run.id) if run.state == "running" else None
     return "" if found is None else progress_text(found, time.time() if now is None else now)
 

@@ -35,7 +35,7 @@ class QueueRow:
         only: Nodes that the run requires; () if it can use any nodes.
         since: Unix time of the run's start, or of its arrival in the queue.
         free: Number of free nodes, for a queued run.
-        gone: Nodes that the run requires and that are not ready.
+        gone: Nodes that the run requires but that are not ready.
         behind: ID and name of the previous run in the queue; ("", "") for the first run.
         holders: Running runs on nodes that the queued run could use: ID, name, nodes, since.
         who: Owner of the run, if known.
@@ -66,7 +66,8 @@ def queue_rows(view: PoolView) -> list[QueueRow]:
         rows.append(QueueRow(run.id, run.function, False, view.nodes_of(run), since=min(began, default=run.opened_at)))
     holders = tuple((row.run, row.name, row.nodes, row.since) for row in rows if row.nodes)
     free = len(there - {node for row in rows for node in row.nodes})
-    behind = [view.runs[run] for run in view.queued_runs() if run not in queued]  # their calls wait on the nodes
+    # these wait for ranks of other runs, not for nodes
+    behind = [view.runs[run] for run in view.queued_runs() if run not in queued]
     waiting = [
         QueueRow(run.id, run.function, True, wants=len(view.nodes_of(run)), since=run.opened_at, holders=holders)
         for run in behind

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SHADE_STYLE = "$text-accent"
 ENDED = (*FAILURES, "returned", "collateral", "gone", "absent")
 TROUBLED = (*FAILURES, "paused", "saving")
-SILENT_SECONDS = 30.0  # seconds without output from which on they are shown
+SILENT_SECONDS = 30.0  # a longer time without output is shown
 STARTUP_TEXTS = {
     "starting": "starting Python",
     "importing": "importing",
@@ -39,9 +39,9 @@ class RankState:
         seconds: Seconds in this state.
         text: Note; if empty, ``numbers`` are shown.
         numbers: Latest metrics by name.
-        quiet: Seconds without output, if that is unusually long.
-        shade, figure: Cell of the heat map, if ranks are coloured by a metric.
-        silent: Seconds without output, from ``SILENT_SECONDS`` on.
+        quiet: Seconds without output, if unusually long for this rank; otherwise None.
+        shade, figure: Glyph of the rank in the heat map and text of its value, if ranks are coloured by a metric.
+        silent: Seconds without output; None if less than ``SILENT_SECONDS``.
         use: Utilization of the rank's GPUs, formatted.
         progress: Completed part, from 0 to 1; None if unknown.
         alert: Kind and text of the worst alert about the rank; empty without one.

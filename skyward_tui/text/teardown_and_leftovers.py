@@ -63,7 +63,7 @@ def _largest_files(files: Sequence[WrittenFile], style: str) -> Iterator[Line]:
 
 
 def receipt_lines(receipt: Receipt) -> Iterator[Line]:
-    """Yield a line with the proof of a teardown, then a line for each lost result, retained result and note."""
+    """Yield a line on how a teardown was verified, then a line for each lost result, retained result and note."""
     proof = replace(receipt, retained=(), lost=())
     good = receipt.ok
     style = "bold $text-success" if good else "bold $text-error"
