@@ -275,7 +275,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.again", "A", "launch_again", "run again", "Run again (edit first)"),
     Action("run.cancel", "C", "cancel", "cancel", "Cancel the run; the pool stays", dangerous=True),
     Action("run.down", "X", "down", "tear down", "Tear the pool down", dangerous=True),
-    Action("run.back", "escape", "back", "close", "Close search, filter, log beside or zoom; then back to the pools"),
+    Action("run.back", "escape", "back", "close", "Close search, filter, added log or zoom; then back to the pools"),
     Action("run.leave", "q,backspace", "leave", "back", "Back to the pools"),
     # Ranks and nodes
     Action("panel.up", "up,k", "step(-1)", "", "Up; in metrics, the metric above"),
@@ -423,8 +423,8 @@ def with_keys(text: str, keymap: Mapping[str, str], can: Callable[[str], bool] |
     Args:
         text: The text.
         keymap: The user's own keys by action id.
-        can: Returns whether a Textual action is available. Remarks about other actions, such as
-            ``({run.errors}: details)``, are left out.
+        can: Returns whether a Textual action is available. Remarks about unavailable actions, such
+            as ``({run.errors}: details)``, are left out.
     """
     if can is not None:
         calls = {id: action.call.partition("(")[0] for id, action in _BY_ID.items()}

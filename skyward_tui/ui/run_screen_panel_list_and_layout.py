@@ -28,8 +28,8 @@ class PanelSpec:
         empty: Text shown while the panel has no content. An action ID in braces stands for the action's key.
         hides: Whether the panel is hidden while it has no content. While it is shown, the screen has the class ``-ID``.
             While it is hidden, its key shows ``empty`` as a message.
-        place: ``side`` for the left column; ``centre``, where the first panel with content is; ``below`` for the
-            row below the centre; ``bottom`` for a row of its own, or free rows of the left column.
+        place: ``side`` for the left column; ``centre`` for the centre, which shows the first panel with content;
+            ``below`` for the row below the centre; ``bottom`` for a row of its own, or free rows of the left column.
     """
 
     id: str
@@ -115,18 +115,18 @@ Box = tuple[int, int, int, int]
 WIDE = 140  # cells; a wider screen has a wider left column
 SIDE, SIDE_WIDE = 46, 56
 LEAST_COLUMNS, LEAST_ROWS = 16, 4  # minimum cells of a panel
-CENTRE_SHARE = 0.45  # minimum share of the screen's rows for metrics
-TOP_SHARE = 0.6  # share of the rows beside other panels, which metrics get if that is more
+CENTRE_SHARE = 0.45  # minimum share of the screen's rows for the first panel of the centre
+TOP_SHARE = 0.6  # minimum share of the rows above the bottom panels for the same panel
 CHROME_ROWS = 3  # rows of the screen that are not part of the grid
-USUAL_ROWS, MOST_ROWS = 8, 14  # rows of a panel that can use any number, and maximum rows of a panel beside others
-FREE_ROWS = 6  # free rows of the left column that are enough for another panel
-TALL = 26  # rows that remain above a panel in a row of its own
+USUAL_ROWS, MOST_ROWS = 8, 14  # rows of a panel that can use any number, and maximum rows of a panel below others
+FREE_ROWS = 6  # minimum free rows of the left column for another panel in it
+TALL = 26  # minimum rows above a panel that has a row of its own
 
 
 def place_panels(
     rows: Mapping[str, int | None], active: str, width: int, height: int, left: int = 0, below: int = 0
 ) -> dict[str, Box]:
-    """Return the places of panels in a grid. A panel without enough room is missing, unless it is active.
+    """Return the places of panels in a grid. Omit panels without enough room, except the active panel.
 
     Args:
         rows: Rows that each shown panel needs, including its border; None if the panel can use any number.

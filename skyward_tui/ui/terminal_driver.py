@@ -94,7 +94,7 @@ class TerminalDriver(LinuxDriver):
         super().__init__(*args, **settings)
         self._output = Output(self._file.fileno() if self._file else 2, self._report_terminal_lost)
         self._file = cast(Any, self._output)
-        # Textual otherwise has another default size for the layout of a terminal without a size.
+        # If the terminal reports no size, Textual would use a default for the layout that differs from the driver's.
         self._size = self._size or self._get_terminal_size()
         self.exit_event = _Exit(lambda: self.is_gone)
         self._is_suspended = False  # whether ctrl+z has suspended the app

@@ -37,13 +37,14 @@ MIN_CONTRAST = dict.fromkeys(("text-success", "text-warning", "text-error", "tex
     "muted": 4.0
 }
 _BACKGROUNDS = ("background", "surface", "panel")
-# Hues of ranks in charts and lists, none of which is a state's colour. On a terminal's own palette, its six colours.
+# Hues of ranks in charts and lists, distinct from the colours of states. Themes with the terminal's own palette use
+# ``_ANSI_HUES`` instead.
 _HUES = ("#61b5f2", "#d98cd0", "#a5c94f", "#f0965a", "#a194f5", "#4fc3c9", "#e3cf57", "#f08aa5")
 _ANSI_HUES = ("bright_blue", "magenta", "green", "yellow", "cyan", "bright_magenta", "bright_green", "bright_cyan")
 RANK_HUES = len(_HUES)
 _HUE_NAMES = ("rank-a", "rank-b", "rank-c", "rank-d", "rank-e", "rank-f", "rank-g", "rank-h")
-CURSOR_CONTRAST = 4.5  # minimum of text on the cursor's background
-_HUE_CONTRAST = 3.0  # minimum for graphics, WCAG 2.2 (1.4.11)
+CURSOR_CONTRAST = 4.5  # minimum contrast of text on the cursor's background
+_HUE_CONTRAST = 3.0  # minimum contrast of graphics, WCAG 2.2 (1.4.11)
 
 
 def contrast(one: Color, other: Color) -> float:

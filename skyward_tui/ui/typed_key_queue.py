@@ -106,7 +106,7 @@ class KeyQueue:
             finally:
                 done.set()
 
-        # Textual inspects the signature of each new function; it knows the signature of a method from the first call.
+        # Prefer a method to a new function, because Textual inspects the signature of a method only once.
         callback = done.set if act is None else act_then_notify
         if is_open := pump.post_message(events.Callback(callback=callback)):
             await done.wait()
