@@ -353,7 +353,7 @@ def build_request(form: Form) -> LaunchRequest:
         values |= {"settings": dict(provider_settings(form)), "plugin_settings": given}
     if form.whole:
         values |= {"function": None, "arguments": (), "script_args": values["arguments"]}
-    else:  # only whole scripts have torchrun's variables
+    else:  # only scripts that run as a whole get torchrun's variables
         values["torchrun"] = False
     return LaunchRequest(script=str(path_of(form.script)), **values)
 

@@ -91,7 +91,7 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
     notes.append(missing_plugins_text(plan, as_options=as_options))
     is_checked = plan.price_hourly or plan.has_rental_plan or plan.uses_single_gpus
     if spec is not None and spec.accelerator is not None and not is_checked:
-        # Free machines already exist and are used as they are, so the plan cannot check them.
+        # Machines that cost nothing already exist. The plan does not know their accelerators.
         notes.append(f"not checked: each node must have {spec.accelerator}")
     rows += [("note", each) for each in (*notes, plan.file_loss_warning) if each]
     ends = f"skyward-tui down {pool.name}" if as_options else "X"
@@ -104,7 +104,7 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
 
 
 def _option_rows(plan: LaunchPlan, then: str) -> Iterator[tuple[str, str]]:
-    """Yield the rows that options declare.
+    """Yield a row for each given option whose declaration has a text for the plan.
 
     Args:
         plan: The plan.
@@ -394,7 +394,7 @@ async def load_tasks(plan: LaunchPlan, wait: ScriptWait) -> list[Task]:
         wait: Receives the output of the installer that prepares the script's environment.
 
     Raises:
-        SkywardError: As :meth:`~skyward_core.client.launch.launch_plan.LaunchPlan.load_tasks`.
+        SkywardError: If the script cannot be loaded, or its calls cannot be pickled.
     """
     from skyward_core.client.launch.plugin_and_provider_catalog import CancellationToken
 

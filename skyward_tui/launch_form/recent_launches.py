@@ -105,9 +105,9 @@ def example_row(path: Path, lacks: str = "") -> Content:
     return Content.assemble(f"  {path.stem:<12}", (lacks, "$text-warning"), (script_summary(path), "$muted"))
 
 
-MAX_SCRIPTS = 20  # scripts of the working folder in the list
-_NOT_LAUNCHED = ("_", ".", "test_", "conftest.", "setup.")  # beginnings of the names of files that are not launched
-_TORCHRUN = (b"init_process_group", b"LOCAL_RANK", b"Accelerator(")  # texts in scripts that torchrun starts
+MAX_SCRIPTS = 20  # maximum number of scripts of the working folder in the list
+_NOT_LAUNCHED = ("_", ".", "test_", "conftest.", "setup.")  # beginnings of names that are not listed
+_TORCHRUN = (b"init_process_group", b"LOCAL_RANK", b"Accelerator(")  # a script with one of these needs torchrun
 
 
 def folder_scripts() -> dict[Path, Content]:
