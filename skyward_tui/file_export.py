@@ -224,7 +224,7 @@ def fetch_summary(haul: FetchResult) -> tuple[str, bool]:
     new = [each for each in haul.files if each.is_new]
     if not new:
         return (
-            "its files are already on this machine" if haul.files else "its ranks wrote no files on other machines"
+            "all files are already on this machine" if haul.files else "the ranks wrote no files on other machines"
         ), True
     folder = commonpath([str(each.target) for each in new])
     size = format_size(sum(each.file.size for each in new))
@@ -314,8 +314,8 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def _pickled_values(found: Mapping[int, Path]) -> Iterator[bytes]:
-    """Return a pickle of the list of ranks, then the values as pickled by the ranks. They are not loaded, because
-    loading would run code that a rank chose."""
+    """Return a pickle of the list of ranks, then the values as pickled by the ranks. The values are not loaded, because
+    loading a value would run code that a rank chose."""
     import pickle
 
     return iter([pickle.dumps(list(found)), *(path.read_bytes() for path in found.values())])

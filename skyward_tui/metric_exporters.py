@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 Exporter = Callable[[Curves, Mapping[str, str], str], str]
-"""Writes metrics to a target, given the labels ``pool`` and ``run``. Returns the place for the user's message."""
+"""Writes metrics to a target, given the labels ``pool`` and ``run``. Returns a text about where the data is."""
 
 
 class Point(NamedTuple):
@@ -49,7 +49,7 @@ def curve_source(curve: Curve) -> str:
 
 
 def points(curves: Curves) -> Iterator[Point]:
-    """Yield all values with the last step that their rank logged before. Without steps, values are counted."""
+    """Yield all values, each with the last step that its rank had logged by then. Without steps, number the values."""
     axes = {curve.rank: curve for name in reversed(STEP_NAMES) for curve in curves.of(name) if curve.rank is not None}
     for curve in curves:
         axis = axes.get(curve.rank) if curve.rank is not None else None
@@ -133,7 +133,7 @@ def find_exporter(name: str) -> Exporter:
 
 
 def export(curves: Curves, labels: Mapping[str, str], to: str) -> str:
-    """Write metrics to a target such as ``tensorboard:runs``. Return the place for the user's message.
+    """Write metrics to a target such as ``tensorboard:runs``. Return a text about where the exported data is.
 
     Raises:
         UsageError: If the exporter is unknown, its package is not installed, or it cannot write.
@@ -149,7 +149,7 @@ def export(curves: Curves, labels: Mapping[str, str], to: str) -> str:
 
 
 PREFIX = "skyward"
-# a single metric for all numbers of ranks, because their names may be invalid as metric names; each name is a label
+# One Prometheus metric for all metrics that ranks log. Their names are labels, because a label may have any value.
 RANK_METRIC = f"{PREFIX}_rank_number"
 # Suffix of metric names for each unit, by the conventions of Prometheus.
 _UNITS = {

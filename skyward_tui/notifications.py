@@ -139,7 +139,7 @@ class NotificationWatch:
     """Detection of new notifications by repeated checks. Runs that ended before the first check are not reported."""
 
     def __init__(self) -> None:
-        self._running: set[tuple[str, str]] = set()  # pools and runs that are expected to end
+        self._running: set[tuple[str, str]] = set()  # pools and runs that were running at the last check
         self._starting: set[str] = set()
         self._asked: dict[str, float | None] = {}  # pool -> deadline of the question about its budget
         self._stopped: dict[str, set[int]] = {}  # pool -> ranks that wait at a breakpoint
@@ -172,7 +172,7 @@ class NotificationWatch:
                 self._running.add(key)
             elif key in self._running:
                 self._running.discard(key)
-                if run.state not in ("running", "left"):  # otherwise the run continues without this client
+                if run.state not in ("running", "left"):  # a run that is left continues without this client
                     yield run_notification(run, pool.name, now)
 
     def _pause_notifications(self, pool: PoolView) -> Iterable[Notification]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Positions in tracebacks (`  File "train.py", line 12`), and as compilers and linters print them (`train.py:12`).
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
-_EDITORS = ("sensible-editor", "vim", "vi", "nano")  # used if no variable names one, in this order
+_EDITORS = ("sensible-editor", "vim", "vi", "nano")  # tried in this order if no variable names an editor
 _PLACE = re.compile(r"(?:^|[\s('\"])([\w./+-]+\.\w+):(\d+)(?=\D|$)")
 
 
@@ -134,7 +134,7 @@ async def source_folders(app: SkywardApp, run: RunView | None) -> list[Path]:
         return [folder]
     try:
         return [(await wait_shielded(app.session.load_launch(run.id))).cwd, folder]
-    except (SkywardError, OSError):  # started by a script itself, or no longer stored
+    except (SkywardError, OSError):  # a script started the run itself, or the launch is no longer stored
         return [folder]
 
 
