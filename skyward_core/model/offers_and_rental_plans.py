@@ -191,7 +191,7 @@ class RentalPlan(Value):
             return "nothing is rented"
         lines = [f"{number}. {each.priced}" for number, each in enumerate(self.attempts, 1)]
         lines += [f"creates {each}" for each in self.creates]
-        return "\n".join([*lines, f"costs {self.cost} by the first attempt", *self.notes])
+        return "\n".join([*lines, f"costs {self.cost} if the first attempt succeeds", *self.notes])
 
 
 @value(kw_only=True)

@@ -209,7 +209,7 @@ def test_plan_creates_nothing_and_matches_the_start(bed: Bed) -> None:
     assert prices_shown == sorted(prices_shown) and prices_shown[-1] <= 0.6
     assert plan.hourly == pytest.approx(2 * prices_shown[0]) and plan.notes == []
     first, *_, total = str(plan).splitlines()
-    assert first.startswith("1. g4dn.xlarge in us-east-1a (spot), $0.2") and total.endswith("by the first attempt")
+    assert first.startswith("1. g4dn.xlarge in us-east-1a (spot), $0.2") and total.endswith("first attempt succeeds")
     asyncio.run(compute.spec.provider.create(compute.spec, "0123456789abcdef"))
     tried = [
         f"{each['params']['InstanceType']} in {each['params']['Placement.AvailabilityZone']}"
