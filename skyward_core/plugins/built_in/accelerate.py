@@ -76,7 +76,7 @@ def read_config(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, st
         if (value := remaining.pop(name, None)) is not None:
             variables[variable] = format_variable(value)
     for name in _POOL_FIELDS:
-        ignored("the pool's ranks take part")("accelerate config", name, remaining.pop(name, None))
+        ignored("the pool determines the ranks and their devices")("accelerate config", name, remaining.pop(name, None))
     if remaining:
         raise UsageError(f"unknown keys in Accelerate's configuration: {', '.join(sorted(remaining))}")
     return parameters, variables
