@@ -24,7 +24,7 @@ from skyward_core.util.safe_file_access import expand_user
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _NONE = ("None", "null")
 _ANY_TEXT = (str, Any, object)  # these types accept any text, so for a union they are tried last
-_TEXT_CONSTRUCTIBLE = (str, Number, UUID)  # includes number classes of libraries
+_TEXT_CONSTRUCTIBLE = (str, Number, UUID)  # ``Number`` includes the number classes of NumPy and other libraries
 _TYPE_LABELS: dict[type[Any], str] = {
     date: "a date such as 2031-12-24",
     datetime: "a date and time such as 2031-12-24T18:30",
@@ -335,7 +335,7 @@ def argument_values(name: str, text: str) -> list[str]:
     """Return the values of one argument, as texts.
 
     Raises:
-        UsageError: As :func:`expand_combinations`.
+        UsageError: In the same cases as in :func:`expand_combinations`.
     """
     values: list[str] = []
     for part in _split_commas(text):

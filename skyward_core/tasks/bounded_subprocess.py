@@ -26,7 +26,7 @@ _GIT_HOOK_VARIABLES = (
     "GIT_PREFIX",
     "GIT_NAMESPACE",
 )
-# A repository may configure programs for these settings, and also the program that fetches missing objects.
+# These options, and GIT_NO_LAZY_FETCH, keep git from running programs that a repository's configuration names.
 _SAFE_GIT_OPTIONS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _EMPTY_VARIABLE = "SKYWARD_EMPTY"
 TIMEOUT_MEMORY_SECONDS = 60  # seconds for which further calls of a program that did not answer fail at once

@@ -58,7 +58,7 @@ _iterator_parameters: WeakKeyDictionary[FunctionType, frozenset[str]] = WeakKeyD
 
 
 def split_feeds(pending: PendingFunction[Any]) -> tuple[PendingFunction[Any], IteratorFeeds]:
-    """Return a call in which placeholders replace the iterator arguments, and these iterators.
+    """Replace the iterator arguments of a call by placeholders. Return the new call and the iterators.
 
     Iterator arguments are generators, and the arguments of parameters annotated ``Iterator[...]`` or
     ``Generator[...]``.
@@ -165,7 +165,7 @@ class PickleCache(Generic[T]):
             return make()
         code, found = fn.__code__, self._entries.get(fn)
         names = found[1] if found is not None and found[0] is code else tuple(_code_names(code))
-        parts = _fingerprint(fn, names)  # taken before the value is made, because the function may change during that
+        parts = _fingerprint(fn, names)  # computed first, because the function may change during ``make``
         if found is not None and _is_same(parts, found[2]):
             return found[3]
         made = make()
@@ -182,13 +182,13 @@ def _is_same(parts: _Fingerprint | None, others: _Fingerprint | None) -> bool:
 
 
 def _fingerprint(fn: FunctionType, names: tuple[str, ...]) -> _Fingerprint | None:
-    """Return all objects that determine a function's pickle. None if the pickle may change without being noticed.
+    """Return all objects that determine a function's pickle. None if other objects may also determine it.
 
     Args:
         names: Names used in the function's code and in nested code; some of these names are globals.
     """
     if fn.__module__ != "__main__" and "<locals>" not in fn.__qualname__:
-        return None  # cloudpickle may pickle it by reference, which is fast but depends on the loaded modules
+        return None  # cloudpickle may pickle it by reference: fast, but depends on loaded modules
     if fn.__dict__ or fn.__kwdefaults__ or getattr(fn, "__type_params__", None):
         return None
     notes = fn.__annotations__
@@ -235,7 +235,7 @@ SourceIndex = dict[str, tuple[str, str, str]]
 
 
 def collect_sources(names: Iterable[str]) -> tuple[SourceIndex, tuple[SourceText, ...]]:
-    """Return the sources of code objects: as an index by the names in pickles, and as texts to send to nodes.
+    """Return the sources of code objects: an index by ``co_filename``, and the texts to send to nodes.
 
     Args:
         names: Values of ``co_filename``. Names without source, and installed files, are skipped.
@@ -287,7 +287,7 @@ def _is_installed(name: str) -> bool:
 
 
 MAX_PLAIN_ARGUMENTS = 8  # with at most this number of arguments, simple arguments are pickled without cloudpickle
-THREADED_HASH_BYTES = 1 << 20  # bytes of one write; from this size on, hashing in another thread saves time
+THREADED_HASH_BYTES = 1 << 20  # bytes; hashing a write of this size or more in another thread saves time
 
 
 def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | None = None) -> Task:
@@ -309,7 +309,7 @@ def make_tasks(pendings: tuple[PendingFunction[Any], ...], plugins: Any, folder:
     """Pickle many calls. A function that occurs in several calls is pickled once.
 
     Raises:
-        NotPicklableError, TypeError, UsageError: As :func:`make_task`.
+        NotPicklableError, TypeError, UsageError: In the same cases as in :func:`make_task`.
     """
     made: dict[int, tuple[Blob, Callable[..., Any]]] = {}
     seen: set[int] = set()
@@ -414,8 +414,8 @@ def _reduce_new_type(kind: Any) -> Any:
 
 
 def _reduce_context_var(variable: contextvars.ContextVar[Any]) -> Any:
-    """Reduce to the variable of an importable module, or to a new variable. The value is specific to this thread."""
-    script = sys.modules.get("__main__")  # multiprocessing registers it under another name, too
+    """Reduce a context variable to a module's attribute, or to a new variable. Omit its value, which is per thread."""
+    script = sys.modules.get("__main__")  # multiprocessing also registers this module as __mp_main__
     for name, module in list(sys.modules.items()):
         held = getattr(module, "__dict__", {})
         if module is not script and any(each is variable for each in list(held.values())):
@@ -430,7 +430,7 @@ def _reduce_context_var(variable: contextvars.ContextVar[Any]) -> Any:
 
 
 def _reduce_weak_mapping(held: Any) -> Any:
-    """Reduce to a plain dict. Used, for example, for the cache of ``functools.singledispatch``."""
+    """Reduce a weak mapping, such as the cache of ``functools.singledispatch``, to its class and a plain dict."""
     return type(held), (dict(held),)
 
 
@@ -490,7 +490,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
                     made = made[0], (*made[1][:2], (typing.TypedDict,), *made[1][3:]), *made[2:]
                 # cloudpickle 3.1.3 sets __slots__ after the class is created, without effect: unpickled instances would
                 # have attributes that the class has no slots for.
-                if "__slots__" in made[2][0] and typing.NamedTuple not in bases:  # NamedTuple sets its own
+                if "__slots__" in made[2][0] and typing.NamedTuple not in bases:  # NamedTuple sets __slots__ itself
                     made[1][3]["__slots__"] = made[2][0].pop("__slots__")
         return made
 
@@ -605,7 +605,7 @@ def _pickling_error(
 
     Args:
         error: Exception raised by pickling the value.
-        blame: Function that describes which part cannot be pickled. Runs code of the value again.
+        blame: Returns a description of the part that cannot be pickled. To find the part, it pickles the value again.
     """
     message = f"{what} cannot be pickled"
     if error is not None:

@@ -37,7 +37,7 @@ def run_guarded(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
             found = None, error
     finally:
         for number, (handler, watching) in watched.items():
-            if _signal.getsignal(number) is watching:  # otherwise the value has installed its own handler
+            if _signal.getsignal(number) is watching:  # False if the value's code has installed its own handler
                 _signal.signal(number, handler)
     if raised:
         raise raised[0]

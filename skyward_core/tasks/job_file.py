@@ -197,7 +197,7 @@ class JobFile(Value):
             secrets: As in ``from_yaml``.
 
         Raises:
-            JobFileError: As ``from_yaml``.
+            JobFileError: In the same cases as in ``from_yaml``.
         """
         document = job_yaml.YamlDocument(text, str(path))
         notes = list(job_yaml.check_keys(document, document.values, job_yaml.JobKeys, ()))
@@ -309,7 +309,7 @@ class JobFile(Value):
             cwd: As in ``setup_call``.
 
         Raises:
-            JobFileError: As ``files_call``.
+            JobFileError: In the same cases as in ``files_call``.
         """
         for call in filter(None, [self.files_call(), self.setup_call(cwd) if setup else None]):
             yield call if self.sets_all_up(setup=setup) else call.with_nodes(self.num_nodes)
@@ -335,7 +335,7 @@ class JobFile(Value):
             setup: Whether to run ``setup``.
 
         Raises:
-            JobFileError: As ``files_call``, or if the pool has another working folder.
+            JobFileError: In the same cases as in ``files_call``, or if the pool has another working folder.
             RunError: If a node failed; later calls do not start.
         """
         if self.git is not None:

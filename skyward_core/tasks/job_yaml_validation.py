@@ -293,7 +293,7 @@ def translate_validation_error(document: YamlDocument, error: ValidationError) -
     # For a union, pydantic reports an error for each type. The deepest location belongs to the type that the user
     # meant.
     found = max(error.errors(), key=lambda each: len(each["loc"]))
-    # Locations contain the names of the types, too; these follow the keys.
+    # A location also contains type names, which are not keys of the document: follow only the keys.
     place: YamlPath = ()
     at: Any = document.values
     for part in found["loc"]:

@@ -46,7 +46,7 @@ def install_advice(module: str, interpreter: Interpreter | None = None) -> str:
 
 
 def _install_command(package: str) -> str:
-    prefix = Path(sys.prefix)  # both tools name the environment after the installed package
+    prefix = Path(sys.prefix)  # uv and pipx name a tool's environment after its package
     if prefix.parent.parts[-2:] == ("uv", "tools"):
         return f"uv tool install {prefix.name} --with {package}"
     if prefix.parent.parts[-2:] == ("pipx", "venvs"):
@@ -99,7 +99,7 @@ def find_gang_frameworks(script: Path, *, whole: bool = False) -> list[str]:
 
 
 def _makes_process_group(module: ast.Module) -> bool:
-    """Check whether a script creates the process group itself. This works with the variables of torchrun."""
+    """Check whether a script creates the process group itself, for which it needs only the variables of torchrun."""
     named = (each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in ast.walk(module))
     return "init_process_group" in named
 

@@ -66,13 +66,13 @@ def source_type(annotation: str | None, default: str | None = None, own: Mapping
     if annotation is not None:
         try:
             return _resolve_type(ast.parse(annotation.strip(), mode="eval").body, own)
-        except SyntaxError:  # a quoted annotation may be any text
+        except SyntaxError:  # a quoted annotation may be any text, and not only an expression
             return Any
     if default is None:
         return Any
     try:
         return default_type(ast.literal_eval(default))
-    except ValueError:  # for example the name of an enum member
+    except ValueError:  # the default is not a literal but, for example, an enum member
         return UnknownType
 
 
@@ -162,12 +162,12 @@ def _make_enum(node: ast.ClassDef) -> type[enum.Enum] | None:
             case ast.Assign() | ast.AnnAssign():
                 return None
             case ast.FunctionDef(name="_missing_" | "_generate_next_value_" | "__new__" | "__init__" | "__str__"):
-                return None  # an enum of this kind may accept other values
+                return None  # this method may change the values that the enum accepts
     if base is None or not members or UnknownType in members.values():
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # loading the script shows its warnings
+            warnings.simplefilter("ignore")  # the warnings appear when the script is loaded
             make: Any = base
             made: type[enum.Enum] = make(node.name, members)
     except (TypeError, ValueError):

@@ -96,7 +96,7 @@ class Task(Value):
 
 
 def delete_files(tasks: Iterable[Task]) -> None:
-    """Remove the files of large arguments, when they were sent or will not be sent."""
+    """Remove the files of large functions and arguments after they were sent, or if they will not be sent."""
     for task in tasks:
         task.fn.delete_file()
         task.args.delete_file()

@@ -168,8 +168,8 @@ def find_function(path: Path, name: str | None) -> FunctionInfo:
     """Return the function of a script with the given name; without a name, the script's only function.
 
     Raises:
-        ScriptError: As :func:`list_functions`. Also if the function does not exist, or if ``name`` is None and there
-            are several functions.
+        ScriptError: In the same cases as in :func:`list_functions`, or if the function does not exist, or if ``name``
+            is None and there are several functions.
     """
     functions = list_functions(path)
     if name is None:

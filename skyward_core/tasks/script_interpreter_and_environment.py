@@ -58,7 +58,7 @@ from skyward_core.util.safe_file_access import (
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 NEWEST_MINOR = 20  # highest minor version to search for
-# Without the site module, so that the preview of a plan runs no code of the environment.
+# Run without the site module (-S), so that the preview of a plan runs no code of the environment.
 _VERSION_CODE = (
     "import json, sys; n = sys.implementation.name; "
     "print(json.dumps([sys.executable, sys.prefix, list(sys.version_info[:3]), n]))"
@@ -373,7 +373,7 @@ def _from_option(
 
 
 def _suggest_python(python: str, environ: Mapping[str, str], ask: QueryPython) -> str:
-    """Suggest an interpreter if no program has the given name: one with the version in the name, if there is one."""
+    """Return an interpreter whose version is the given text, or advice to name a path. Used if PATH lacks the name."""
     if not re.fullmatch(r"\d+(\.\d+)+", python):
         return "a path"
     version = parse_version(python)
@@ -421,7 +421,7 @@ def find_base(
     environ: Mapping[str, str] = os.environ,
     ask: QueryPython = read_python,
 ) -> PythonInfo:
-    """Return the base interpreter of an environment: this program's version if it matches, else the newest match.
+    """Return the base interpreter of an environment: this program's own if it matches, else the newest that matches.
 
     Args:
         specifier: Version specifier in ``requires-python`` syntax.
@@ -467,7 +467,7 @@ def _from_shell(environ: Mapping[str, str], notes: tuple[str, ...], ask: QueryPy
         folder = environ.get(name)
         if not folder:
             continue
-        if not is_dir(folder):  # deleted after the shell had activated it
+        if not is_dir(folder):  # the environment was deleted after its activation
             notes = (*notes, f"{name} was skipped: folder {folder} does not exist")
             continue
         if is_own_environment(folder):  # the environment was activated for this program, not for scripts
@@ -651,7 +651,7 @@ def run_builder(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            start_new_session=True,  # Ctrl-C in the terminal is only for the client
+            start_new_session=True,  # Ctrl-C in the terminal must reach only the client
         ) as process,
         stop.on_cancel(lambda: kill_group(process)),
     ):
@@ -667,9 +667,9 @@ def run_builder(
                     report(str(message["line"]))
                 else:
                     answer = dict(message) or answer
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # its group can be killed until it is reaped
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # not reaped yet, so that its group can be killed
         finally:
-            if not answer.get("python"):  # its children would write into the folder of the next attempt
+            if not answer.get("python"):  # its children could write into the next attempt's folder
                 kill_group(process)
         if not answer.get("python"):
             status = process.wait()

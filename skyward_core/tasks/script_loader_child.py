@@ -76,7 +76,7 @@ def load_script(path: Path) -> ModuleType:
     folder = str(path.resolve().parent)
     import_hooks_gc_pause_and_alias.unload_shadowed_modules([folder])
     sys.path.insert(0, folder)
-    # the value that Python would set if it had started the script from the current folder
+    # the value of sys.argv in a script that Python starts from the current folder
     sys.argv = [filename.removeprefix(f"{Path.cwd()}{os.sep}")]
     sys.orig_argv[:] = [sys.executable, *sys.argv]
     only_definitions = False
@@ -164,7 +164,7 @@ def _parameter_type(target: Any, parameter: inspect.Parameter) -> Any:
     names = getattr(inspect.unwrap(target), "__globals__", {})
     try:
         kind = get_type_hints(described, names, include_extras=True)["it"]
-    except Exception:  # noqa: BLE001  the name exists for type checkers only, so the text is kept
+    except Exception:  # noqa: BLE001  the annotation has a name that only type checkers can import
         return Any
     return list_type(kind) if parameter.kind is parameter.VAR_POSITIONAL else kind
 

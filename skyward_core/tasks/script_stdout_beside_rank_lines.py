@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # seconds to wait for the end of a line that the script has begun; a prompt's line never ends
 LOCK_TIMEOUT = 1.0
 
-# A process has one standard output, so one lock.
+# One lock for all streams, because a process has one standard output.
 _turn = threading.Condition()
 
 
@@ -41,7 +41,7 @@ class SharedStdout:
         self._out = out
         self._has_partial_line = False
         self._users = 0
-        self._live_block: tuple[LiveLines, TextIO] | None = None  # block drawn below the last line, and its stream
+        self._live_block: tuple[LiveLines, TextIO] | None = None  # the block below the last line, and its stream
 
     def write(self, text: str) -> int:
         with _turn:
@@ -60,7 +60,7 @@ class SharedStdout:
         """Write whole lines of another writer, and flush. After ``LOCK_TIMEOUT``, an unfinished line is ended first.
 
         Args:
-            to: Another stream for the lines, which may be shown on the same terminal.
+            to: Stream that receives the lines, such as standard error. None for the stream of the script.
 
         Raises:
             OSError, ValueError: If the reader is gone, or the stream is closed.
@@ -80,7 +80,7 @@ class SharedStdout:
 
         Args:
             lines: Returns the lines; called when no other thread writes.
-            to: Stream that shows on the same terminal.
+            to: Stream that receives the block. It must be shown on the same terminal as the script's output.
 
         Raises:
             OSError, ValueError: If the reader is gone, or the stream is closed.
@@ -104,7 +104,7 @@ class SharedStdout:
         if self._live_block is not None:
             (live, to), self._live_block = self._live_block, None
             if erase := live.render_erase():
-                with suppress(OSError, ValueError):  # the script may be writing to another stream
+                with suppress(OSError, ValueError):  # the script's own write must not fail with the block's stream
                     write_escaped(to, erase)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -123,7 +123,7 @@ def write_escaped(out: TextIO, text: str) -> None:
     try:
         out.write(text)
     except UnicodeEncodeError as error:
-        # the exception's own attribute names every code page "charmap"
+        # The stream's attribute comes first: for every code page, ``error.encoding`` is "charmap".
         encoding = getattr(out, "encoding", None) or error.encoding
         out.write(text.encode(encoding, "backslashreplace").decode(encoding))
     out.flush()

@@ -79,7 +79,7 @@ def _read_packages(name: str, path: Path, version: str) -> PackageSpecs:
         return read_pylock(path, version)
     if name == "lock" and path.suffix == ".lock" and not _is_requirements_style(path):
         return read_uv_lock(path, version)
-    from skyward_core.tasks.packages import project_requirements  # imported late: most images name no such file
+    from skyward_core.tasks.packages import project_requirements  # imported late: most images name no package file
 
     if name == "project":
         return project_requirements.read_project_file(path, version)

@@ -103,7 +103,7 @@ def parse_tables(tables: Mapping[str, Any], folder: Path) -> InlineMetadata:
         raise MetadataError(f"requires-python: {error}") from None
     pip = _get_texts(tables, "dependencies")
     for each in pip:
-        if not _PACKAGE_START.match(each.strip()) or "\n" in each:  # installers would read it as an option or a file
+        if not _PACKAGE_START.match(each.strip()) or "\n" in each:  # would be an option or a file for installers
             raise MetadataError(f"dependencies: {each!r} is not a requirement: it must begin with a package name")
     tools = _get_typed(tables, "tool", dict, "a table", {})
     uv = _get_typed(tools, "uv", dict, "a table", {}, "[tool]")
@@ -139,7 +139,7 @@ def _parse_indexes(uv: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _parse_sources(uv: Mapping[str, Any], names: set[str]) -> dict[str, list[str]]:
-    """Return, for each index that is restricted to some packages, these packages."""
+    """Return the packages of each index that is restricted to some packages."""
     packages: dict[str, list[str]] = {}
     for package, source in _get_typed(uv, "sources", dict, "a table", {}, "[tool.uv]").items():
         index = source.get("index") if isinstance(source, dict) and len(source) == 1 else None

@@ -56,7 +56,7 @@ def read_uv_lock(path: Path, version: str) -> PackageSpecs:
 
 @lru_cache(maxsize=4)  # the launch form calls this after each key press
 def _export_uv_lock(path: Path, unchanged: tuple[int, ...]) -> str:
-    # the uv of this environment knows the lock's format
+    # A uv in this environment comes first, because it is recent enough to read the lock's format.
     folders = [str(Path(sys.executable).parent), *filter(os.path.isabs, os.get_exec_path())]
     uv = shutil.which("uv", path=os.pathsep.join(folders))
     if uv is None:

@@ -204,7 +204,7 @@ def check_python(path: Path, specifier: object, version: str) -> None:
         )
 
 
-OWN_PACKAGE = "skyward_core"  # every node has this library already
+OWN_PACKAGE = "skyward_core"  # never sent as a local package, because every node already has this library
 
 
 @value
@@ -215,7 +215,7 @@ class LocalPackage(Value):
         name: Name of the package.
         folder: Folder of its project.
         entry: Folder that ``sys.path`` needs.
-        is_requested: Whether a file of the project requests the package. Otherwise it is only installed.
+        is_requested: Whether a file of the project requests the package. If False, the package is only installed.
     """
 
     name: str
@@ -258,7 +258,7 @@ def packages_to_send(packages: Iterable[LocalPackage], cwd: str) -> list[LocalPa
 
 def _editable_packages(packages: Path) -> Iterator[LocalPackage]:
     try:
-        names = os.listdir(packages)  # noqa: PTH208  much faster: each start over SSH waits for it
+        names = os.listdir(packages)  # noqa: PTH208  faster than pathlib; each start over SSH waits for it
     except OSError:
         return
     exists_ = os.path.exists
@@ -348,7 +348,7 @@ def resolve_local(asked: Mapping[str, Extras]) -> LocalDependencies:
     """Return the local packages in the given folders, with their dependencies.
 
     Args:
-        asked: Extras by folder.
+        asked: Requested extras of each package, by folder.
 
     Raises:
         PackagesError: If a project file in a folder cannot be read, or requests something unsupported.
@@ -384,7 +384,7 @@ class _LocalProject:
         self.name = normalize_name(str(self._project.get("name") or self._legacy.get("name") or ""))
 
     def depends_on(self, extras: Iterable[str]) -> list[str]:
-        """Return the requirements of each extra; the extra "" stands for the unconditional requirements."""
+        """Return the requirements of all given extras. The extra "" stands for the unconditional requirements."""
         found: list[str] = []
         for extra in sorted(extras):
             asked = self._extra_requirements(extra) if extra else self._base_requirements()
@@ -428,7 +428,7 @@ class _LocalProject:
             if normalize_name(str(name)) == extra:
                 return _as_texts(given)
         if not self._project:
-            return []  # only a build of the project could list its requirements
+            return []  # without [project], only a build of the project could list the extra's requirements
         raise PackagesError(f"{self._file} has no extra {extra}")
 
 
@@ -447,7 +447,7 @@ def _split_lines(text: str) -> list[str]:
 
 def _legacy_requirements(folder: Path) -> dict[str, Any]:
     """Return the literal arguments in ``setup.cfg`` and ``setup.py``. ``setup.py`` is parsed, not run."""
-    import configparser  # late: few projects are this old
+    import configparser  # imported late: few projects still use setup.cfg for this
 
     found: dict[str, Any] = {}
     config = configparser.ConfigParser(interpolation=None)

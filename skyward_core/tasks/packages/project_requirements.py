@@ -76,7 +76,7 @@ class _RequirementsReader:
             else:
                 free.append(text)
         folders, requirements = tuple(self._folders), tuple(free)
-        if not (hashed or self._lock):  # otherwise the file is complete: it already lists the dependencies
+        if not (hashed or self._lock):  # a lock, or a file with hashes, lists the folders' dependencies
             local = package_specs.resolve_local(self._folders)
             folders, requirements = local.folders, local.merge_requirements(free)
         return package_specs.PackageSpecs(
@@ -276,10 +276,10 @@ def read_project_file(path: Path, version: str) -> package_specs.PackageSpecs:
 
 
 def _split_local(dependencies: Any, uv: dict[str, Any], path: Path) -> tuple[Any, dict[str, package_specs.Extras]]:
-    """Return the dependencies that are not folders in ``[tool.uv.sources]``, and these folders."""
+    """Return the dependencies without a local folder in ``[tool.uv.sources]``, and the local folders of the others."""
     sources = uv.get("sources")
     if not isinstance(sources, dict) or not isinstance(dependencies, list):
-        return dependencies, {}  # parse_tables reports that the type is wrong
+        return dependencies, {}  # parse_tables reports the wrong type
     folders: dict[str, package_specs.Extras] = {}
     local = set()
     extras = {package_name(each): package_specs.parse_extras(each) for each in dependencies if isinstance(each, str)}
