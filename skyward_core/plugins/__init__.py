@@ -195,7 +195,7 @@ def _is_required(field: Field[Any]) -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("around_app", "around_client", "around_process"):  # older API versions create plugins with them
+    if name in ("around_app", "around_client", "around_process"):  # from older API versions
         return getattr(import_module(f"{__name__}.plugin_builder"), name)
     found = _built_in(name.lower() if name[:1].isupper() else name)
     if found is not None and name not in (found.name, found.__name__):

@@ -58,15 +58,15 @@ class BuiltPlugin(Plugin):
         return replace(self, on_function=decorate)
 
     def with_around_app(self, around: Around) -> BuiltPlugin:
-        """Return the plugin with a context that runs once per node. It gets the place of the node's first rank."""
+        """Return the plugin with a context for each node. ``around`` gets the place of the node's first rank."""
         return replace(self, on_app=around)
 
     def with_around_process(self, around: Around) -> BuiltPlugin:
-        """Return the plugin with a context that runs once per worker. It gets its rank's place."""
+        """Return the plugin with a context for each worker. ``around`` gets the place of the worker's rank."""
         return replace(self, on_process=around)
 
     def with_around_client(self, around: Callable[[Any, Any], AbstractContextManager[object]]) -> BuiltPlugin:
-        """Return the plugin with a context on the client while the pool is up. It gets the pool and the request."""
+        """Return the plugin with a client context while the pool is up. ``around`` gets the pool and the request."""
         return replace(self, on_client=around)
 
     def with_launcher(self, launcher: Any) -> BuiltPlugin:

@@ -39,7 +39,7 @@ class ServerPlugin(Plugin):
 
     Attributes:
         port: Port of the server. None for a port derived from the pool's name.
-        pool_ports: First derived port, and number of such ports. Linux does not assign ports of this range
+        pool_ports: First derived port, and the number of derived ports. Linux does not assign ports of this range
             automatically.
         ports_per_pool: Number of consecutive ports of the server.
     """

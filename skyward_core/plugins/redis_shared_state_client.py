@@ -25,8 +25,9 @@ from skyward_core.runtime.instance_info_and_attempt import instance_info
 from skyward_core.util.format_bytes import format_size
 
 SOCKET = "socket"
-PATIENCE = 60.0  # seconds for the server to start: the head node may start after other nodes
-LOCAL_TIMEOUT = 5.0  # seconds on the server's host, where the server starts first: without an answer it has ended
+PATIENCE = 60.0  # seconds to wait for the server, because the head node may start after other nodes
+# seconds to wait on the server's host; ranks start after the server there, so a server without an answer has ended
+LOCAL_TIMEOUT = 5.0
 TIMEOUT = 30.0  # seconds for an answer; longer than the longest blocking command
 PAUSE = 0.1  # seconds between attempts
 
@@ -146,7 +147,7 @@ def _make_tls_class() -> Any:
     if "_connect" not in vars(Connection):
         raise PoolError("this version of the package redis is not supported. Use version 5 to 8.")
 
-    class Secured(Connection):  # type: ignore[misc]  # see above
+    class Secured(Connection):  # type: ignore[misc]  # the base class may have no type annotations
         def __init__(self, *, context: ssl.SSLContext, **kwargs: Any) -> None:
             self._context = context
             super().__init__(**kwargs)
@@ -307,7 +308,7 @@ class SharedLock(SharedObject):
                     if not redis.eval(RENEW, 1, self._key, token, LOCK_TTL_MS):
                         return
             except PoolError:
-                continue  # release() reports that the lock was lost
+                continue  # if all renewals fail, release() reports the lost lock
 
     def release(self) -> None:
         """Release the lock.

@@ -206,7 +206,7 @@ def _ssh_variables(folder: Path, path: str) -> dict[str, str]:
     return {
         "PATH": os.pathsep.join((str(folder / "bin"), path)),
         "SKYWARD_SSH_CONFIG": str(folder / CONFIG),
-        "OMPI_MCA_plm_rsh_agent": AGENT,  # Open MPI forwards the name to other nodes, which find it on their PATH
+        "OMPI_MCA_plm_rsh_agent": AGENT,  # a name in PATH, because Open MPI uses it on all nodes
         "PRTE_MCA_plm_ssh_agent": AGENT,
         "HYDRA_LAUNCHER": "ssh",
         "HYDRA_LAUNCHER_EXEC": program,
@@ -222,8 +222,8 @@ RESTART_DELAY = 1.0  # seconds before an ended server is restarted
 GRACE = 5.0  # seconds for the server to end
 GREETING = b"SSH-"
 SAID = "sshd.log"
-# Penalties for failed logins from a node's address would also block the node's own commands. Old sshds lack this
-# option.
+# Set to "no", because penalties for failed logins from a node's address would also block the node's own commands. Old
+# versions of sshd lack this option.
 NEWER = "PerSourcePenalties"
 SETTINGS = f"""\
 {NEWER} no

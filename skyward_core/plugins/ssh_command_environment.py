@@ -22,7 +22,7 @@ GRACE = 5  # seconds for a command to end after its connection has closed
 PAUSE = 0.05  # seconds between checks
 CONNECTION_CLOSED = 255  # exit status of ssh without a connection
 LOGIN_VARIABLES = ("HOME", "LOGNAME", "SHELL", "TERM", "USER")
-SETUP = "SKYWARD_PATIENCE"  # variable in the copied environment that is not passed to commands
+SETUP = "SKYWARD_PATIENCE"  # internal variable of ranks, which commands do not get
 
 
 def main(session_file: str) -> int:
@@ -73,7 +73,7 @@ def _run_command(words: list[str], env: dict[str, str]) -> int:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if not _is_sshd_child(os.getppid()):
         return CONNECTION_CLOSED  # the connection closed before the signal was set up
-    # A child inherits ignored and blocked signals.
+    # Restore the signals, because a child inherits which signals are ignored or blocked.
     ignored = (signal.SIGPIPE, signal.SIGXFSZ)
     child = os.posix_spawn(words[0], words, env, setpgroup=0, setsigmask=(), setsigdef=(*stops, *ignored))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)

@@ -148,7 +148,7 @@ def run_scheduler(plugin: Dask, address: str, port: int) -> Iterator[None]:
     with (
         _run_server(start),
         config.set({"distributed.comm.timeouts.connect": f"{GRACE:g}s"}),
-    ):  # limits the wait for connections to ended workers
+    ):  # shorter than Dask's default, because the worker at an address may have ended
         yield
 
 
@@ -164,7 +164,7 @@ def run_worker(plugin: Dask, info: InstanceInfo, at: str) -> Iterator[None]:
     async def start() -> Any:
         from distributed import Worker
 
-        own = os.urandom(16).hex()  # secret that nobody uses; it hides the worker's web pages
+        own = os.urandom(16).hex()  # never sent to a client, which hides the worker's web pages
         made = Worker(
             at,
             # The name is unique, because the scheduler may not have noticed yet that an earlier worker of the rank

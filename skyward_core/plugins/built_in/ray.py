@@ -54,8 +54,9 @@ HEALTH_CHECK_OPTIONS = {
     "health_check_period_ms": "3000",
     "health_check_timeout_ms": "8000",
     "health_check_failure_threshold": "3",
-    # A process checks a silent peer after this time, and waits this long for the answer (five and two minutes, which
-    # drivers wait although the head knows that the node is dead). All processes of a cluster need the same values.
+    # A process checks a peer after 10 s of silence, and waits 20 s for the answer (Ray's defaults: five minutes, two
+    # minutes). With the defaults, drivers wait for minutes although the head knows that the node is dead. All processes
+    # of a cluster need the same values.
     "grpc_client_keepalive_time_ms": "10000",
     "grpc_client_keepalive_timeout_ms": "20000",
 }
@@ -132,7 +133,7 @@ class Ray(ServerPlugin):
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self.token,
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # all nodes end together, so no work can be moved
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # no wait: no node remains to take over work
             **{f"RAY_{name}": os.environ.get(f"RAY_{name}", value) for name, value in HEALTH_CHECK_OPTIONS.items()},
         }
 
@@ -152,8 +153,8 @@ def _private_folder(token: str) -> Iterator[Path]:
     """Provide Ray's folder on disk.
 
     The path is the same on all nodes, because each node uses the path on the head. It is short, because the folder
-    contains sockets. If several nodes share a host, the node that created the folder removes it. Nodes on that host
-    that end later remove files that were written after that.
+    contains sockets. If several nodes share a host, the node that created the folder removes it at its end. Other
+    nodes of the host that end later remove the folder again, because their processes may have written files.
     """
     folder = Path("/tmp", f"sky-ray-{hashlib.sha256(token.encode()).hexdigest()[:12]}")
     make_private_folder(folder)

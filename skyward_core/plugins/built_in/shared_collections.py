@@ -132,7 +132,7 @@ def run_server(token: str, papers: tuple[str, str, str], address: str, port: int
         answers = partial(_answers, folder / SOCKET, token)
         await_server("the server of the shared state", child, answers, START_TIMEOUT, log)
         for each in (log, *folder.glob("*.pem")):
-            each.unlink()  # the server has already opened or read the file
+            each.unlink()  # the server has opened the log and read the certificates
         Thread(target=_exit_with_server, args=(child, ended), name="shared-server", daemon=True).start()
         yield
     finally:

@@ -107,7 +107,7 @@ def _check_group_arguments(c10d: Any, made: Any, requested: dict[str, Any], info
 
 
 # Number of collectives in PyTorch's flight recorder, from which `torchfrtrace` finds missing ranks. The value is the
-# default of PyTorch 2.13; older releases record none. The second name is the older one.
+# default of PyTorch 2.13; older releases record no collectives by default. The second name is for older releases.
 FLIGHT_RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 FLIGHT_RECORDER_ENTRIES = "2000"
 WHEELS = "https://download.pytorch.org/whl"
@@ -189,7 +189,7 @@ def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[No
 
 
 def _make_store(info: InstanceInfo) -> Any:
-    """Return the ranks' store. Equal to the store of env://, but listens only on the head's address."""
+    """Return the process group's store: like the store of env://, but it listens only on the head's address."""
     from torch.distributed import PrefixStore, TCPStore
     from torch.distributed.constants import default_pg_timeout
 
