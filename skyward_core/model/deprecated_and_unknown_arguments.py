@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 _OURS = __name__.partition(".")[0] + "."
 
-# Function that returns the current arguments for a deprecated argument. It gets the class's display name, the
-# argument's
+# Function that returns the current arguments for a deprecated argument. Its parameters are the display name of the
+# class, the deprecated name and the value.
 Rule = Callable[[str, str, Any], dict[str, Any]]
 Rules = Mapping[str, Rule]
 
@@ -90,10 +90,10 @@ def rejected(reason: str, *meaningless: Any) -> Rule:
 
 
 def check_function_options(given: dict[str, Any]) -> None:
-    """Warn about ignored options of ``sky.function`` in the newest generation.
+    """Warn about options that ``sky.function`` has in the newest API generation, and that this library ignores.
 
     Raises:
-        TypeError: If no generation has such an option.
+        TypeError: If no API generation has such an option.
     """
 
     check_unknown_arguments("sky.function", given, ["timeout", *_FUNCTION_RULES])
@@ -101,12 +101,12 @@ def check_function_options(given: dict[str, Any]) -> None:
 
 
 def apply_rules(kind: str, rules: Rules, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the current arguments for arguments of any generation.
+    """Translate arguments of any API generation to the current arguments.
 
     Args:
         kind: Display name of the class or function.
         rules: Rules by deprecated name.
-        given: Arguments by any names.
+        given: Arguments by their current or deprecated names.
 
     Raises:
         SpecError: If an argument is rejected, or if two names of one argument have different values.
@@ -121,7 +121,7 @@ def apply_rules(kind: str, rules: Rules, given: dict[str, Any]) -> dict[str, Any
 
 
 class AcceptsDeprecatedArguments(type):
-    """Metaclass of values whose method ``_today`` translates arguments of any generation."""
+    """Metaclass of values whose method ``_today`` translates arguments of any API generation."""
 
     if not TYPE_CHECKING:  # hidden from type checkers, which would lose the types of arguments
 
@@ -275,7 +275,7 @@ def check_keywords(cls: Any, args: tuple[Any, ...], given: dict[str, Any]) -> No
     kind = _display_name(cls)
     known: list[str] | None = []
     max_positional = 0.0
-    if issubclass(owner, Value):  # its __init__ is generated at first use
+    if issubclass(owner, Value):  # its fields are read, because __init__ is generated at first use
         known = [each.name for each in fields(owner)]
         max_positional = sum(not each.kw_only for each in fields(owner))
     elif owner is not object:  # object.__init__ would accept any arguments, because the class defines __new__
@@ -342,7 +342,7 @@ def uncalled_function_error(function: Any, right: str, other: Any) -> TypeError:
 
 
 def not_run_message(call: Any) -> str:
-    """Return the message for a call that is used like its value."""
+    """Return the message for a call that is used like the value that it returns."""
     name = _function_name(call)
     return (
         f"{name}(...) has not run and has no value yet. Send it to a pool, value = {name}(...) >> pool, or run it "

@@ -112,7 +112,7 @@ class ScriptError(UsageError):
 
 
 class JobFileError(UsageError):
-    """A job file cannot be used: it is missing, is not YAML, or has invalid contents. The message has the place."""
+    """A job file cannot be used: it is missing, is not YAML, or has invalid contents. The message names the line."""
 
 
 class ScriptFailed(ScriptError):

@@ -212,7 +212,7 @@ class Function(UncalledFunctionGuard, Generic[P, T_co]):
         fn: Any = self.fn
         if instance is None or type(fn) is not FunctionType:
             return self
-        bound: Any = functools.partial(fn, instance)  # pickle saves a method by its name, which refers to this Function
+        bound: Any = functools.partial(fn, instance)  # not a method: its pickled name would refer to this Function
         bound.__name__, bound.__qualname__, bound.__doc__ = fn.__name__, fn.__qualname__, fn.__doc__
         return Function(bound, self.timeout)
 
@@ -258,7 +258,7 @@ def function(fn: Callable[..., Any] | None = None, /, *, timeout: float | None =
         fn: The function.
         timeout: Time limit per rank in seconds. When it expires, the rank's process is stopped and the run fails. None
             for no limit.
-        **older: ``queue_timeout`` and ``retry`` of the newest generation, ignored with a warning.
+        **older: ``queue_timeout`` and ``retry`` of the newest API generation, ignored with a warning.
 
     Raises:
         TypeError: If ``fn`` is not callable.
@@ -637,7 +637,7 @@ def stream(
         ValueError: If ``timeout`` is not positive.
     """
 
-    from inspect import isgeneratorfunction  # imported late: nodes need it rarely
+    from inspect import isgeneratorfunction  # imported late: rarely needed on nodes
 
     def decorate(inner: Callable[P, Iterator[T]]) -> Function[P, Iterator[T]]:
         if not isgeneratorfunction(inner):

@@ -65,7 +65,7 @@ GPU_METRIC_DEFINITIONS: dict[str, MetricDefinition] = {
     "xid": MetricDefinition("", "latest error of the driver in the kernel log (Xid)"),
     "lost": MetricDefinition("", "1: the driver has lost the GPU"),
 }
-# By unit: smallest difference from the values of all peers that is reported.
+# A value that differs from the values of all peers is reported if the difference is at least this large, by unit.
 MIN_DIFFERENCE: dict[Unit, float] = {"%": 10.0, "°C": 10.0, "W": 30.0}
 # Bits of the metric "throttle", as NVML defines them.
 _REASONS = (

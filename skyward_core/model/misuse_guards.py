@@ -32,7 +32,7 @@ class UncalledFunctionGuard:
 
 
 class PendingCallGuard:
-    """Base of ``PendingFunction``: raises an error if a call is used like its value."""
+    """Base of ``PendingFunction``: raises an error if a call is used like the value that it returns."""
 
     __slots__ = ()
 

@@ -107,7 +107,7 @@ class Unfetched(Value):
         )
 
 
-CHANGED_MESSAGE = "it has changed since it was listed"  # answer for a file that changed; clients recognize the text
+CHANGED_MESSAGE = "it has changed since it was listed"  # a node's error for a changed file; clients compare this text
 
 # Files that programs create for themselves and that users never look for.
 BY_PRODUCTS = (".git", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".ipynb_checkpoints",

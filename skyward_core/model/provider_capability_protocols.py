@@ -266,7 +266,7 @@ class EndsNow(Protocol):
     """Provider that can terminate machines without a connection to them."""
 
     async def why_not_now(self) -> str:
-        """Return the reason why this machine cannot terminate machines so, or "" if it can."""
+        """Return the reason why this client cannot terminate machines at once; "" if it can."""
 
     async def terminate_now(self, pool: str, machines: Sequence[Machine]) -> None:
         """Terminate machines at once, without a connection to them.
@@ -317,7 +317,7 @@ class TakesBack(Protocol):
     """
 
     def notices(self, machine: Machine) -> str:
-        """Return a program that watches for preemption notices on a machine; "" if it is never preempted.
+        """Return a program that watches for preemption notices on a machine; "" for a machine that is never preempted.
 
         The program runs in the machine's Python and uses the standard library only. It prints one JSON line per event:
         {"kind": "terminate", "left": 120.0}, also with "stop" or "hibernate", with the seconds left, or null if
@@ -330,7 +330,7 @@ class TakesBack(Protocol):
 
 
 def notice_program(provider: object, machine: Machine) -> str:
-    """Return the program that watches for preemption notices on a machine; "" if it is never preempted."""
+    """Return the program that watches for preemption notices on a machine; "" for a machine that is never preempted."""
     return provider.notices(machine) if isinstance(provider, TakesBack) else ""
 
 

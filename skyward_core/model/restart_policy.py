@@ -51,8 +51,8 @@ class AttemptEnd(Value):
         message: Root cause in words.
         signature: Hash of type, message and place of the root cause's exception; "" for causes other than errors.
         progress: Largest step that a rank logged until the end, in all attempts; None if no rank logs steps.
-        lost_ranks: Ranks whose process, node or machine was lost, as the run counts its ranks.
-        reason: Which budget the restart used.
+        lost_ranks: Ranks whose process, node or machine was lost, by their numbers in the run.
+        reason: Budget that the restart used, in words.
         at: Unix time of the end; 0 if unknown.
     """
 
@@ -182,7 +182,7 @@ def _is_loss(outcome: Outcome) -> bool:
 
 
 def _signature(outcome: Outcome) -> str:
-    from hashlib import blake2b  # few agents need it
+    from hashlib import blake2b  # imported late: few agents hash a failure
 
     error = outcome.error
     parts = (outcome.kind,) if error is None else (error.type, error.message, last_place(error.traceback))

@@ -16,7 +16,7 @@ REAL, DOUBTFUL, ECHO = range(3)
 ECHO_WAIT = 0.25  # seconds; the real failure may arrive after its echoes
 
 
-# Messages of gloo and NCCL. Exceptions of several types contain them.
+# Messages of gloo and NCCL. Exceptions of several types contain these messages.
 _TRANSPORT = re.compile(
     r"gloo/(transport|rendezvous)/|\bGloo \w+ failed: |monitoredBarrier"
     r"|remote process exited or there was a network error"

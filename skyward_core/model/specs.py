@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from skyward_core.model.offers_and_rental_plans import MachineRequirements
 
     class HasMachines(Protocol):
-        """Minimal interface that distinguishes a provider from other values; ``providers.provider`` has it complete."""
+        """Minimal interface that distinguishes a provider from other values. ``providers.provider`` has all methods."""
 
         async def create(self, spec: Any, token: str) -> list[Machine]: ...
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         def to_json(self) -> dict[str, Any]: ...
 
     class HasHooks(Protocol):
-        """Minimal interface that distinguishes a plugin from other values; ``plugins.Plugin`` is the base class."""
+        """Minimal interface that distinguishes a plugin from other values. ``plugins.Plugin`` has all methods."""
 
         def secrets(self) -> Sequence[str]: ...
 
@@ -63,11 +63,11 @@ class ValidatedValue(Value, metaclass=AcceptsDeprecatedArguments):
 
     _older: ClassVar[Rules] = {}  # deprecated arguments
     _in_order: ClassVar[Sequence[str]] = ()  # arguments that older API versions accept by position
-    _more: ClassVar[Sequence[str]] = ()  # further arguments that a subclass handles
+    _more: ClassVar[Sequence[str]] = ()  # arguments that are not fields, which a subclass handles
 
     @classmethod
     def _today(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
-        """Return the current arguments for arguments of any generation.
+        """Translate arguments of any API generation to the current arguments.
 
         Raises:
             TypeError: If arguments are unknown, or too many.
@@ -199,7 +199,7 @@ def generate_pool_name(script: str) -> str:
 
 
 def _check_secret(value: Any) -> str:
-    if not isinstance(value, str) or len(value) < MIN_SECRET_LENGTH:  # the error must not quote it
+    if not isinstance(value, str) or len(value) < MIN_SECRET_LENGTH:  # the error must not quote the secret
         raise ValueError(
             f"must have at least {MIN_SECRET_LENGTH} characters: shorter values also match ordinary text in logs"
         )
@@ -235,7 +235,7 @@ class Image(ValidatedValue):
         lock: Path of a lock file: ``uv.lock``, ``pylock.toml``, or lines ``name==version`` as from ``pip freeze``. The
             exact versions in the file are installed first, and ``pip`` cannot change them. The path is relative to
             ``workdir``. A missing file is searched for in the parent folders of ``workdir``, up to the project's root.
-        requirements: Path of a requirements file for pip. A missing file is searched for in the same way.
+        requirements: Path of a requirements file for pip. A missing file is searched for as for ``lock``.
         project: Install the dependencies of the project's ``pyproject.toml``. At most one of ``lock``, ``requirements``
             and ``project`` can be given.
         apt: Debian packages.
@@ -342,8 +342,8 @@ class Options(ValidatedValue):
         fail_fast: Stop all other ranks at the first real failure of a rank.
         grace: Seconds between SIGTERM and SIGKILL when a process is stopped. None for 30 seconds if the rank has its
             own SIGTERM handler, which may save a checkpoint, and 5 seconds otherwise. Ranks that are stopped because
-            of a preemption have at least until the machine ends. With None, so do all ranks that are stopped after the
-            notice of a preemption.
+            of a preemption have at least until the machine ends. With None, ranks that are stopped for another reason
+            after a preemption notice also have at least until the machine ends.
         console: Print the output of ranks, each line with its rank.
         idle_timeout: Seconds without a client and without a run after which the pool ends itself.
         ttl: Seconds after which the pool ends itself unless a run is active. None for no limit.
@@ -398,8 +398,8 @@ class Options(ValidatedValue):
             machines always install them.
         secrets: Values to redact in logs, summaries and errors, in addition to environment variables with secret names.
             Each has at least 8 characters. They are never written to disk.
-        worker: Same as for ``Compute``. Set only one of them.
-        selection: Same as for ``Compute``. Set only one of them.
+        worker: Same as for ``Compute``. Set it only here or only there.
+        selection: Same as for ``Compute``. Set it only here or only there.
 
     Raises:
         SpecError: If a value is invalid.
@@ -470,7 +470,7 @@ class Options(ValidatedValue):
     def _today(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
         parts = [given.get(name) for name in _PARTS_OF_START]
         if given.get("ready_timeout") is None and any(each is not None for each in parts):
-            # The parts add up to a start, which takes at least the default.
+            # Older API versions limit each part of a start. Their sum, but at least the default, limits the start.
             given.setdefault("start_timeout", max(300.0, sum(each for each in parts if each is not None)))
         return super()._today(args, {name: value for name, value in given.items() if name not in _PARTS_OF_START})
 
@@ -527,9 +527,9 @@ class Spec(ValidatedValue):
         allocation: "on-demand", "spot", "spot-if-available" or "cheapest" of both. None for the argument of
             ``Compute``, or on demand.
         disk_gb: Disk size of each machine in GB.
-        image: Same as for ``Compute``, and the same in all specs. Set only one of them.
-        plugins: Same as for ``Compute``, and the same in all specs. Set only one of them.
-        ttl: Same as for ``Compute``, and the same in all specs. Set only one of them.
+        image: Same as for ``Compute``, and the same in all specs. Set it only here or only there.
+        plugins: Same as for ``Compute``, and the same in all specs. Set it only here or only there.
+        ttl: Same as for ``Compute``, and the same in all specs. Set it only here or only there.
 
     Raises:
         SpecError: If a value is invalid.
@@ -709,7 +709,7 @@ class PoolSpec(ValidatedValue):
         return extra | {
             "name": self.name,
             "provider": self.provider.name,
-            "nodes": self.most_nodes,  # replaced when the machines are recorded
+            "nodes": self.most_nodes,  # the actual number replaces the maximum when the machines are recorded
             "least_nodes": self.least_nodes,
             "accelerator": None if self.accelerator is None else str(self.accelerator),
             "plugins": [plugin.name for plugin in self.plugins],

@@ -82,7 +82,7 @@ class Stacks:
 
     @property
     def askable(self) -> list[int]:
-        """Ranks whose unknown stack a signal can request."""
+        """Ranks whose stack is unknown, but that write the stack when they receive a signal."""
         return sorted({each.rank for each in self.unknown if each.answers})
 
     @property
