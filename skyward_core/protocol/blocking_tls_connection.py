@@ -94,7 +94,7 @@ class TlsConnection:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._plain = plain
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._raw = memoryview(bytearray(RECORD_BYTES))  # small until the peer is authenticated
+        self._raw = memoryview(bytearray(RECORD_BYTES))  # small, because a stranger may have connected
         self._deadline: float | None = self.connected_at + HANDSHAKE_TIMEOUT
         self._tls = context.wrap_bio(self._in, self._out, server_side=server)
         try:
@@ -279,7 +279,7 @@ def make_ssl_context(protocol: int, credentials: CredentialKeys) -> ssl.SSLConte
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=credentials["authority"])
     pem = (credentials["certificate"] + credentials["key"]).encode()
-    if hasattr(os, "memfd_create"):  # keeps the key off the disk
+    if hasattr(os, "memfd_create"):  # a file in memory, so that the key is not written to disk
         memory = os.memfd_create("papers", os.MFD_CLOEXEC)
         try:
             os.write(memory, pem)

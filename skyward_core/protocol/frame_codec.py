@@ -16,8 +16,9 @@ from typing import Any
 VERSION = 9  # protocol version; incremented when a release can no longer communicate with earlier releases
 CHUNK_BYTES = 1 << 20  # bytes; large data is split into frames of this size, so that small frames never wait long
 MAX_INLINE_BYTES = 64 * 1024  # bytes; larger payloads and results are sent as files
-CANCELLED_NODE = -1  # nodes up to this number mark notices that only go to the ranks of a cancelled run
-MAX_SHORT_TEXT = 1024  # characters of a text that needs no special handling
+# In a preemption notice, a node number up to this value means that only the ranks of a cancelled run get the notice.
+CANCELLED_NODE = -1
+MAX_SHORT_TEXT = 1024  # characters of a shortened message, or bytes of a short header or value
 MAX_INTEGER = 1 << 53  # bound of almost all numbers, because larger integers are not portable in JSON
 MAX_EXCEPTION_BYTES = 16 << 20  # bytes; a larger pickled exception is replaced by a stand-in
 MAX_PLUGINS_BYTES = 64 << 20  # bytes of a pool's pickled plugins
@@ -29,7 +30,7 @@ COMMAND_LINE_MARKER = b"argv"
 WINDOW = 16  # values that a generator may yield before its reader has acknowledged them
 # Kinds of outcomes with a result. The other kinds mean that the call did not complete.
 RESULT_KINDS = ("returned", "raised", "exited")
-PICKLED_NONE = b"\x80\x04N."  # None, pickled, and its summary
+PICKLED_NONE = b"\x80\x04N."  # the pickle of None; below, its summary
 NONE_SUMMARY: Any = {
     "type": "NoneType",
     "text": "None",
@@ -39,7 +40,7 @@ NONE_SUMMARY: Any = {
 }
 
 Header = dict[str, Any]
-AnyHeader = Any  # a received header; the handler of its kind declares the type (see frame_types)
+AnyHeader = Any  # a received header; each kind's handler declares its type from frame_types
 
 _LENGTHS = struct.Struct("!II")
 _HEADER_LIMIT = 64 << 20
@@ -130,7 +131,7 @@ class Decoder:
         self._admit = admit
         self._most = most
         self._buffer = bytearray()
-        self._pending: tuple[Header, int] | None = None  # a header, and the length of its expected body
+        self._pending: tuple[Header, int] | None = None  # last header, and the length of the body that follows
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[AnyHeader, bytes]]:
         """Add bytes of the stream. Yield the frames that are complete.

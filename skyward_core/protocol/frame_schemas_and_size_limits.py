@@ -164,7 +164,7 @@ RANK_STACKS_KEYS = object_of(
 )
 RUN_CALL_COUNTS = object_of({"calls": is_call_index, "active": is_call_index, "total": is_call_index})
 GANG_CALL_COUNTS = object_of(
-    # kept: job for whose next step the node is reserved; "" for none
+    # kept: id of the job that has reserved the node for its next step; "" for none
     {"active": is_call_index, "ended": is_call_index, "total": is_call_index, "kept": is_text}
 )
 
@@ -318,7 +318,7 @@ FROM_AGENT: FrameSchemas = {
         body=MAX_INLINE_BYTES,
     ),
     "want": FrameSchema(
-        "A call needs values of a streamed argument, from number `next` on, but not yet number `until`.",
+        "A call needs the values of a streamed argument from number `next` to number `until` - 1.",
         _WANT,
     ),
     "began": FrameSchema("The function of a call has started.", _BEGAN),
@@ -641,7 +641,7 @@ FROM_WORKER: FrameSchemas = {
         body=MAX_INLINE_BYTES,
     ),
     "want": FrameSchema(
-        "A call needs values of a streamed argument, from number `next` on, but not yet number `until`.", _WANT
+        "A call needs the values of a streamed argument from number `next` to number `until` - 1.", _WANT
     ),
     "phase": FrameSchema("The worker has begun a long-running phase.", {"phase": is_text}),
     "sigterm": FrameSchema(

@@ -10,16 +10,16 @@ import os
 
 OUT, ERR = ".out", ".err"  # output of a rank
 MARKS, METRICS = ".marks", ".metrics"  # order marks and metrics; see ``protocol.stdout_stderr_order_marks``
-APP_LOG = "app.log"  # in the spool: output of the plugins' node contexts
+APP_LOG = "app.log"  # file in the spool folder with the output of the plugins' node contexts
 STATE_FILE = ".skyward-state"  # marks a folder that contains skyward's state and keys and must never be uploaded
-RETAINED_PREFIX, EXIT_REASON_PREFIX = "kept.", "ended."  # prefixes of folder and file names
+RETAINED_PREFIX, EXIT_REASON_PREFIX = "kept.", "ended."  # of folders with results, and of files with exit reasons
 WORKER_PREFIX = "worker."
 # Signal for stack dumps. It is a real-time signal (34 to 64, only on Linux), because users, schedulers and frameworks
 # use the other signals. On macOS it is SIGINFO, which processes without a handler ignore.
 STACK_SIGNAL = 29 if os.uname().sysname == "Darwin" else 57
 # Endings of the files by which an agent asks a worker for the exception that it handles.
 ASK, ANSWER = ".ask", ".answer"
-EXCEPTION_REQUEST = b"\xff"  # in a pipe of numbers of signals, none of which is that high
+EXCEPTION_REQUEST = b"\xff"  # sent through a pipe of signal numbers, which are all lower
 UMASK = "SKYWARD_UMASK"  # environment variable with the login's umask in octal
 
 
@@ -69,7 +69,7 @@ class NodePaths:
         return f"{self.folder}/{WORKER_PREFIX}{rank}.{number}"
 
     def stacks(self, rank: int, number: int) -> str:
-        """Return the path of a worker's stack dumps. Beside it are the pipe and the answer about its exception."""
+        """Return the path of a worker's stack dumps. ``ASK`` and ``ANSWER`` are added for requests about exceptions."""
         return f"{self.folder}/stacks.{rank}.{number}"
 
     def error_file(self, pid: int) -> str:
