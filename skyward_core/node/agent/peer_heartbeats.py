@@ -159,7 +159,7 @@ class PeerHeartbeats:
         self._task: asyncio.Task[None] | None = None
 
     def check(self) -> None:
-        """Start the heartbeats if a rank runs a call that may restart, or stop them. Called every second."""
+        """Start the heartbeats if a rank runs a call that can be restarted, else stop them. Called every second."""
         now, is_needed = asyncio.get_running_loop().time(), self._is_needed()
         if is_needed:
             self._needed_at = now

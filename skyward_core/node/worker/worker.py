@@ -657,7 +657,7 @@ class _CallThreads:
 
 
 def has_process_group() -> bool:
-    """Check whether code has joined or created a process group here and has not left it."""
+    """Check whether this process has created or joined a process group and has not left it."""
     of_torch, of_jax = map(sys.modules.get, ("torch.distributed.distributed_c10d", "jax.distributed"))
     return any(getattr(module, "is_initialized", bool)() for module in (of_torch, of_jax))
 
