@@ -181,7 +181,7 @@ class AcceleratorModel(_OlderFields, str):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Peer(_FrozenPart, _OlderFields, str):
-    """Node of the pool. As text, a peer is its address, as in the newest generation: ``",".join(info.peers)``.
+    """Node of the pool. A peer is a ``str`` with the node's address, so that ``",".join(info.peers)`` works.
 
     Attributes:
         node: Index of the node.
