@@ -779,7 +779,7 @@ class Session(SessionInterface):
 
     @verb
     async def attach(self, name: str) -> PoolView:
-        """Connect to a live pool as its user; raises as :meth:`observe`."""
+        """Connect to a live pool in order to run calls. Raises the same errors as :meth:`observe`."""
         return (await self._attach_pool(name)).view
 
     @verb

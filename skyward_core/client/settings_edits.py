@@ -126,7 +126,7 @@ def rename_entry(text: str, path: Sequence[str], old: str, new: str) -> str:
     """Return the text after renaming a key of a table; the entry keeps its position.
 
     Raises:
-        UsageError: As :func:`set_table`.
+        UsageError: In the same cases as in :func:`set_table`.
     """
     import tomlkit
 

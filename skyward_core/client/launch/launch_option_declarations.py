@@ -344,7 +344,7 @@ class LaunchRequest(Value):
             called: As in :meth:`to_argv`.
 
         Raises:
-            UsageError: As :meth:`to_argv`.
+            UsageError: In the same cases as in :meth:`to_argv`.
         """
         return shlex.join([*program, *self.to_argv(called=called)])
 

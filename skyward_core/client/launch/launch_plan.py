@@ -300,7 +300,7 @@ class LaunchPlan:
             stop: Cancels the loading from another thread.
 
         Raises:
-            SkywardError: As :func:`build_tasks`.
+            SkywardError: In the same cases as in :func:`build_tasks`.
         """
         sheet = self.sheet
         tasks = build_tasks(
