@@ -131,9 +131,9 @@ class BaseScreen(DismissOnceScreen[Result]):
         return self._message.has_message(self.app.wall_time()), of_replay, self.time_token(now)
 
     def time_token(self, now: float) -> object:
-        """Return a value that changes whenever the content changes without an event; must be cheap to compute.
+        """Return a cheap value that differs from the last one whenever the content has changed without an event.
 
-        Screens that wait for results whose arrival is not an event include those results in the value.
+        Some results arrive without an event. A screen that waits for such a result includes the result in the value.
         """
         return idle_token(now)
 
@@ -202,11 +202,11 @@ class BaseScreen(DismissOnceScreen[Result]):
         self._message.flash(sanitize_line(text), kind, self.app.wall_time() + FLASH_SECONDS, holds)
 
     def command_fields(self) -> Mapping[str, str]:
-        """Return values for the user's commands, by name; "" if nothing is selected."""
+        """Return values for the placeholders in the user's commands, by name; "" for a value without a selection."""
         return {}
 
     def show_launched(self, pool: str, run: str) -> None:
-        """Show a run that was just launched, if the screen shows its pool."""
+        """Show a run that was just launched, if this screen shows the pool of the run."""
 
     async def save_files(self, files: Mapping[str, Iterable[str]], remark: str = "") -> None:
         """Write either all files or none into the current folder. Show the file names, or the error."""
@@ -288,8 +288,8 @@ def commands(app: SkywardApp, screen: Screen[Any]) -> Iterator[SystemCommand]:
 
 
 class CroppedCompositor(Compositor):
-    """Compositor that renders only the widgets in the repainted region. Textual's renders all widgets of each container
-    that touches the region, which doubles the CPU time of a typed character.
+    """Compositor that renders only the widgets in the repainted region. Textual's compositor renders all widgets of
+    each container that touches the region, which doubles the CPU time of a typed character.
     """
 
     def _get_renders(self, crop: Region | None = None) -> Iterable[tuple[Region, Region, list[Strip]]]:

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from skyward_core.client.run_comparison import Comparison
 
 
-LEFT, RIGHT = 1, 2  # indexes of the runs' styles
+LEFT, RIGHT = 1, 2  # index in STYLES of the run on the left, and of the run on the right
 STYLES = ("", "$text-accent", "$text-warning")
 
 
 class ComparisonList(VirtualList[ComparedLine]):
-    """Rows of the comparison, with differences marked. ``name_shown`` is the metric in the chart."""
+    """Rows of the comparison, with differences marked. ``name_shown`` is the name of the metric in the chart."""
 
     def __init__(self) -> None:
         super().__init__(id="rows")

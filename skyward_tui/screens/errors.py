@@ -200,7 +200,7 @@ class ErrorsScreen(BaseScreen[int | None]):
             if (many := self._run.counts.get(kind))
         ]
         self.query_one(Breadcrumbs).update_trail(["pools", self._run.pool, self._run.function, "errors"], counts)
-        # a GPU error from the kernel's log may arrive later
+        # The report changes, for example, if a GPU error from the kernel's log arrives after the failure.
         if self._shown_report != self._failure_report(self._chosen):
             self._show(self.query_one(OptionList).highlighted or 0)
         super().tick(now)

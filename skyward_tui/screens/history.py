@@ -137,9 +137,9 @@ class LogSearcher:
 
 
 MAX_MARKED = 8  # marked runs, drawn together in the preview
-_ROOMY, _FULL = 120, 150  # cells; a narrower list omits columns, or shows ages instead of times
-_CELL = 9  # cells of a metric
-_LEAST_NOTE = 16  # cells of the last column
+_ROOMY, _FULL = 120, 150  # cells; below _ROOMY, the list omits columns; below _FULL, it shows ages instead of times
+_CELL = 9  # minimum width in cells of the column of a metric
+_LEAST_NOTE = 16  # minimum width in cells of the last column, which shows errors
 
 
 class PastRunList(CursorList[PastRun]):
@@ -155,10 +155,10 @@ class PastRunList(CursorList[PastRun]):
         self._found: Sequence[PastRun] = ()
         self._now = 0.0
         self._in_logs: Mapping[str, LineMatch] = {}
-        self._metrics: Sequence[str] = ()  # columns of metrics, and of arguments
+        self._metrics: Sequence[str] = ()  # names of the metrics that have a column
         self._arguments: Sequence[str] = ()
-        self._best: Mapping[str, Collection[str]] = {}  # IDs of the best runs by column
-        self._widest = 0, 0  # cells of the longest pool and function
+        self._best: Mapping[str, Collection[str]] = {}  # by column: IDs of the runs with the best value
+        self._widest = 0, 0  # widths in cells of the longest pool name and the longest function name
 
     def row_id(self, row: PastRun) -> tuple[str, str]:
         return row.run, row.key
@@ -203,7 +203,7 @@ class PastRunList(CursorList[PastRun]):
         if run.run in self.marked:
             self.marked.remove(run.run)
         else:
-            self.marked = [*self.marked, run.run][-MAX_MARKED:]  # without the run that was marked first
+            self.marked = [*self.marked, run.run][-MAX_MARKED:]  # may drop the mark that was set first
         self.refresh()
 
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
@@ -216,7 +216,7 @@ class PastRunList(CursorList[PastRun]):
             "function": max(8, min(function, 20 if roomy else 9)), "outcome": 11, "took": -8, "cost": -9, "script": 14,
             **chosen,
         }  # fmt: skip
-        # The most important columns that fit, and at least the given width for errors.
+        # Choose the most important columns that fit, and leave at least _LEAST_NOTE cells for the column with errors.
         order = ["outcome", "when", "took", "function", *self._metrics[:2], *self._arguments[:1], "pool"]
         order += ["cost", *self._metrics[2:4], *self._arguments[1:3], *(["run"] if roomy else []), "script"]
         room, taken = width - self.MARGIN - _LEAST_NOTE, set[str]()
@@ -285,7 +285,7 @@ _RESULTS = 8  # lines for results
 _ERROR = 6  # lines of a root cause
 _LEFT = 0.4  # share of the width for the left column
 _BESIDE = 90  # cells; a narrower preview has one column
-_STATISTICS = ("mean", "min", "max")  # of numeric results
+_STATISTICS = ("mean", "min", "max")  # shown for numeric results
 
 
 class RunPreview(Widget, can_focus=False):
@@ -638,7 +638,7 @@ class HistoryScreen(ListScreen[PastRunList]):
 
     @work(group="note", exclusive=True)
     async def action_note(self) -> None:
-        """Ask for the note of the selected run."""
+        """Ask the user for a note, and save it with the selected run."""
         if (chosen := self.listed.chosen) is None:
             return
         text = await self.app.ask(f"Note of run {chosen.run} (words that begin with # are tags)", chosen.user_note)

@@ -106,8 +106,8 @@ _MOST_RUNS = 500  # past runs in the table, the newest first; the history screen
 READ_INTERVAL = 2.0  # seconds; minimum interval between reads of the ledger
 LEDGER_SECONDS = 1.0  # seconds after which the ledger contains the end of a run
 _NARROW, _ROOMY, _FULL = 70, 96, 110  # cells; narrower lists omit some columns
-_OWN = "own:"  # prefix of the columns that the user has chosen
-_LEAST_BAR, _SPARK = 4, 12  # cells; minimum of a progress bar, and maximum of the course of a metric
+_OWN = "own:"  # prefix of the IDs of the columns that the user has chosen
+_LEAST_BAR, _SPARK = 4, 12  # cells; minimum width of a progress bar, and maximum width of a metric's sparkline
 _BESIDE = 120  # cells; a wider screen shows a preview of the selected pool
 _WELCOME = """
   No pools yet. Press [b $text-accent]{pools.new}[/] to launch a script, [b $text-accent]{pools.demo}[/] to play a demo.
@@ -116,7 +116,7 @@ _WELCOME = """
 
 
 class HomeRun(NamedTuple):
-    """Row of the table of runs: a run as recorded, and its views, if its pool is listed."""
+    """Row of the table of runs: a recorded run. If the run's pool is listed, the row also has the views of both."""
 
     past: PastRun
     pool: PoolView | None = None
@@ -140,7 +140,7 @@ def home_runs(pools: Sequence[PoolView], past: Sequence[PastRun], now: float) ->
 
 def _run_of_view(pool: PoolView, run: RunView) -> PastRun:
     """Return a run that was not read from the ledger yet."""
-    from skyward_core.client.run_history import PastRun  # late: after the first paint
+    from skyward_core.client.run_history import PastRun  # late, so that the first paint is faster
 
     cause = run.root_cause
     return PastRun(
@@ -239,7 +239,7 @@ def _progress_text(row: HomeRun, state: str, remark: str, width: int, now: float
 
 
 def _own_text(row: HomeRun, name: str) -> str:
-    """Return the last value of a metric, or the value of an argument of that name; "" without both."""
+    """Return the last value of the metric with a name, else the value of the argument with this name, else ""."""
     trace = None if row.pool is None or row.run is None else row.pool.metrics.first_trace(row.run.id, name)
     found = row.past.metrics.get(name)
     last = trace.values[-1] if trace is not None and trace.values else None if found is None else found.last
@@ -247,7 +247,7 @@ def _own_text(row: HomeRun, name: str) -> str:
 
 
 def _metric_text(row: HomeRun, width: int) -> str:
-    """Return the main metric of a run: its last value, and its course or its best value."""
+    """Return the last value of a run's main metric, with a sparkline during the run, otherwise with the best value."""
     from skyward_core.views.metric_kinds_and_order import main_metric
 
     if row.pool is not None and row.run is not None and row.run.state == "running":
@@ -386,7 +386,7 @@ class PoolList(CursorList["PoolView"]):
             run_mark = state_style(run_state)
             yield f"{run_mark.text} {run.function} {remark}".rstrip(), "$muted" if pool.is_over else run_mark.style
         if lease_left is None and run is None and pool.detail:
-            # The row already shows the pool's name.
+            # Omit the pool's name from the text, because the row already shows it.
             yield clip(one_line(format_detail(pool)).removeprefix(f"pool {pool.name} "), 160), "$muted"
 
 
@@ -407,15 +407,15 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         super().__init__(self.pool_list)
         self._words: tuple[str, ...] = ()
         self._shows_ended = False  # whether ended pools are listed although there are runs
-        self._runs_state: object = None  # state for which the table was filled
-        self._versions = self._failed = 0  # sum of all pools' versions; number of failed runs
+        self._runs_state: object = None  # ``state`` for which :meth:`_show_runs` last filled the table
+        self._versions = self._failed = 0  # at the last count: sum of all pools' versions, and number of failed runs
         self._preview: PoolPreview | None = None
         self._starts: Panel | None = None  # scripts and examples, while there are neither runs nor pools
         self._measured_pools: set[str] = set()  # keys of pools whose machines are being sampled
         self._cost_today = self._cost_read_at = 0.0  # cost of all pools since midnight, as last read from the ledger
         self._recent: Sequence[PastRun] = ()
         self._recent_read_at: float | None = None
-        self._recent_token: object = None  # value about the known runs when the ledger was last read
+        self._recent_token: object = None  # value that identified the known runs when the ledger was last read
 
     def body(self) -> ComposeResult:
         runs = Panel(self.run_table, id="runs", title="runs")
@@ -540,7 +540,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
 
     @work(group="starts", exclusive=True)
     async def _list_starts(self, panel: Panel) -> None:
-        from skyward_tui.launch_form.recent_launches import folder_scripts  # late: after the first paint
+        from skyward_tui.launch_form.recent_launches import folder_scripts  # late, so that the first paint is faster
         from skyward_tui.screens.launch_sidebar import StartList
 
         scripts = await run_in_daemon_thread(folder_scripts)
@@ -581,7 +581,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         self.set_class(is_shown, "-preview")
         if chosen is None or not is_shown:
             return
-        from skyward_tui.widgets.selected_pool_preview import PoolPreview  # late: after the first paint
+        from skyward_tui.widgets.selected_pool_preview import PoolPreview  # late, so that the first paint is faster
 
         if self._preview is None:
             self._preview = PoolPreview()
@@ -612,7 +612,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
                 self._cost_today = await run_in_daemon_thread(cost_today)
                 self._cost_read_at = self.app.clock()
         except (SkywardError, OSError):
-            self._recent = self._recent or ()  # reported by the history screen
+            self._recent = self._recent or ()  # The history screen reports this error.
         finally:
             self._recent_read_at = time.monotonic()
         if self.has_widgets and self.is_current:
@@ -624,7 +624,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         is_busy = chosen.state == "up" and any(run.state == "running" for run in chosen.runs.values())
         if session is not None and is_busy and chosen.machines is None and chosen.key not in self._measured_pools:
             self._measured_pools.add(chosen.key)
-            session.start_sampling(chosen.key)  # the pool's view receives the samples, or an error
+            session.start_sampling(chosen.key)  # needs no result: the pool's view receives the samples, or an error
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         chosen = self.chosen_pool
@@ -653,8 +653,8 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         if row is not None and (row.run is None or row.pool is None or row.pool.current_run() is not row.run):
             self.app.show_run(row.past.key, row.past.run)
         elif pool is not None:
-            self.app.show_pool(pool.key)  # continues with the pool's next run
-        self.app.last_pool = ""  # the cursor is there already
+            self.app.show_pool(pool.key)  # without a run ID, so that the screen switches to the pool's next run
+        self.app.last_pool = ""  # cleared, because the cursor is already on the pool that was opened
 
     def action_launch_again(self) -> None:
         if (row := self.chosen_run) is not None:

@@ -130,7 +130,7 @@ class HostsScreen(ListScreen[HostList]):
         self._checked: dict[str, list[Check]] = {}
         self._probes = 0  # number of probes in progress
         self._probed_at: float | None = None
-        self._changes = 0  # version number of the content
+        self._changes = 0  # incremented at each change of the content, so that :meth:`tick` updates the list
         self._shown: object = None
 
     def body(self) -> ComposeResult:
@@ -145,7 +145,7 @@ class HostsScreen(ListScreen[HostList]):
 
     def tick(self, now: float) -> None:
         if (listed := next(iter(self.query(HostList)), None)) is None:
-            return  # a closing screen loses its list first
+            return  # the screen is closing, and its list is already removed
         if self._shown != self._changes:
             self._shown = self._changes
             listed.update(self._groups, self._seen, self._note())
@@ -244,7 +244,7 @@ class HostsScreen(ListScreen[HostList]):
                 self._probed_at = self.app.clock()
         finally:
             self._probes -= 1
-            for host in probed:  # without this, hosts without a result would stay marked as pending
+            for host in probed:  # hosts without a result would otherwise stay marked as pending
                 self._seen.setdefault(host, HostGpuUsage(host, (), "the probe failed", False))
             self._mark_changed()
 

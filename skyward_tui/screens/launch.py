@@ -91,11 +91,11 @@ if TYPE_CHECKING:
     from skyward_tui.launch_form.job_file_plan import JobPlan
 
 
-_ROWS, _ROWS_SHORT = 4, 1  # maximum rows for problems of a provider; the same on short screens
+_ROWS, _ROWS_SHORT = 4, 1  # maximum rows for problems of a provider, on tall and on short screens
 _OWN_PYTHON = "{}.{}".format(*sys.version_info)
 
 CheckKey = tuple[str, tuple[tuple[str, str], ...], str]
-"""A provider's name, its settings, and the script's Python version if it differs from the app's."""
+"""Name and settings of a provider, and the Python version of the script; "" if the app has the same version."""
 
 
 class ProviderChecks:
@@ -110,7 +110,7 @@ class ProviderChecks:
         self._screen = screen
         self._key: CheckKey | None = None  # provider and settings of the current check
         self._results: dict[CheckKey, list[Check]] = {}
-        # the script's Python, if its version differs from that of the app's Python
+        # the script's Python; None if the app's Python has the same version
         self._python: Interpreter | None = None
         self._script_and_python = ("", "")  # values of the form's fields for which self._python was determined
         self._is_delayed = False  # whether the current check waits until the user has stopped typing
@@ -339,7 +339,8 @@ async def _wait_until_up(app: SkywardApp, plan: LaunchPlan | JobPlan, created: F
     return True
 
 
-_EDITS = ("launch", "files", "pythons", "accelerators", "presets")  # actions that are disabled during a launch
+# actions that need the form, and so are disabled during a launch
+_EDITS = ("launch", "files", "pythons", "accelerators", "presets")
 TYPING = 0.3  # seconds without a key press before the form is validated, and the provider is queried for offers
 CHECK_PAUSE = 1.0 - TYPING  # further seconds without a key press before the provider's settings are checked
 MAX_MESSAGE_CHARS = 120  # characters; the panel with the plan shows longer errors
@@ -361,9 +362,9 @@ class LaunchScreen(BaseScreen[None]):
         super().__init__()
         self._pool = pool
         self._first = form
-        self._carried = Form()  # values that have no field
+        self._carried = Form()  # values of the launch that no field of the form shows
         self._recent: list[Form] = []
-        self._filled = ""  # arguments that the screen has filled in, not the user
+        self._filled = ""  # arguments that the screen has filled in instead of the user
         self._functions: list[FunctionInfo] = []
         self._readable = False  # whether the script can be read
         self._own_settings: Form | None = None  # form before an existing pool was selected
@@ -373,13 +374,13 @@ class LaunchScreen(BaseScreen[None]):
         self._lengths: dict[str | None, int] = {}  # characters of each text field at its last change, by ID
         self._is_script_edited = False  # whether the script was edited since the last validation
         self._sweeps = False
-        self._swept = ""  # arguments for which the sweep option was already switched on or off
+        self._swept = ""  # arguments for which the screen has already switched the sweep option on or off
         self._planner = Planner()
         self._checks = ProviderChecks(self)
         self._plan: PlanPanel | None = None  # stored, because each tick asks whether the plan fits
         self._sidebar = LaunchSidebar(self, self._fill)
         self._planned_form: Form | None = None  # form whose plan is shown
-        self._wait: ScriptWait | None = None  # the wait for the current step of planning or launching
+        self._wait: ScriptWait | None = None  # text about the step of planning or launching in progress
         self._busy = False
         self._creating = False
         self._preset = ""  # name of the preset that filled the form
@@ -510,7 +511,7 @@ class LaunchScreen(BaseScreen[None]):
         listed = [(info.name, info.name) for info in self._functions]
         if self._readable:
             listed.append(("the whole script", WHOLE))
-        select.replace_options(listed, function)  # the caller reviews the form
+        select.replace_options(listed, function)  # posts no message: the caller validates the form
         if listed:
             self._choose_plugins()
         self._list_packages(packages)
@@ -518,7 +519,7 @@ class LaunchScreen(BaseScreen[None]):
     def _list_packages(self, chosen: str) -> None:
         select = self.query_one("#packages", Choice)
         listed = package_choices(path_of(self._fields.text("script")) if self._readable else None, chosen)
-        select.replace_options(listed, chosen or str(select.value))  # the caller reviews the form
+        select.replace_options(listed, chosen or str(select.value))  # posts no message: the caller validates the form
 
     @on(Select.Changed, "#pool")
     @on(Select.Changed, "#function")
@@ -548,7 +549,7 @@ class LaunchScreen(BaseScreen[None]):
     @on(Select.Changed, "#pool")
     @work(group="pool", exclusive=True)
     async def _show_pool_settings(self) -> None:
-        """Show the settings of the selected pool in the disabled fields, and for a new pool the user's own again."""
+        """Show the selected pool's settings in the disabled fields. For a new pool, restore the user's settings."""
         from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord
 
         pool, source = self.form().pool, None
@@ -567,8 +568,10 @@ class LaunchScreen(BaseScreen[None]):
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
-        """Validate the form: at once after a paste, and otherwise once the user has stopped typing, because validation
-        takes longer than the interval between two keys."""
+        """Validate the form, at once after a paste, otherwise once the user has stopped typing.
+
+        The delay is necessary because a validation takes longer than the interval between two keys.
+        """
         id, length = event.input.id, len(event.value)
         self._is_script_edited |= id == "script"
         if id in setting_fields_by_id():
@@ -679,7 +682,7 @@ class LaunchScreen(BaseScreen[None]):
                     each.add_class("-wrong")
 
     def _invalid_field(self, wrong: FieldError) -> Widget:
-        """Return the invalid field. For an argument without its own field, return the line of all arguments."""
+        """Return the invalid field. For an argument without its own field, return the field of the arguments' line."""
         own = self.query_one("#argument-fields", ArgumentFields).field_of(wrong.argument)
         return self.query_one(f"#{wrong.field}") if own is None else own
 

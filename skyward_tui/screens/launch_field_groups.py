@@ -184,7 +184,7 @@ class ImageFields(OptionFields):
 
         try:
             texts = shlex.split(text)
-        except ValueError:  # the text was saved with an unfinished quotation
+        except ValueError:  # The saved text ends within a quotation, so it has no values.
             texts = []
         self._filled = {}
         for each in texts:
@@ -235,7 +235,7 @@ class PluginFields(OptionFields):
         """Show fields for the checked plugins."""
         from skyward_core.client.launch.plugin_and_provider_catalog import parameter_fields
 
-        if names != self._names:  # compared, because looking up parameters searches the installed packages for plugins
+        if names != self._names:  # avoids repeated searches of all packages by ``parameter_fields``
             self._names, self._arguments = names, parameter_fields(names)
         self.display = bool(self._arguments)
         known = {each.name: each for each in self._arguments}
@@ -380,7 +380,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         )
 
     def _option_fields(self, row: str) -> Iterator[Widget]:
-        """Yield the fields, with their labels, of the launch options that are declared for a row."""
+        """Yield the labels and fields of the launch options whose ``row`` in ``OPTIONS`` is the given row."""
         for name in TEXT_FIELDS:
             option = OPTIONS[name]
             if option.row != row:
@@ -455,7 +455,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
             self.query_one(f"#{name}").disabled = job
         flags = self.query_one("#options", Toggles)
         flags.options = [each for each in FLAGS if not (form.pool and OPTIONS[each[0]].part)]
-        flags.action_move(0)  # the cursor may be behind the last box
+        flags.action_move(0)  # keeps the cursor on a box: there may be fewer boxes now
         self.query_one(ImageFields).show()
         self.query_one(PluginFields).show(() if form.pool or job else form.plugins)
         origin = " (of the pool)" if form.pool else " (detected)" if detected and form.plugins else ""
@@ -476,7 +476,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         """Adapt the number of nodes to the provider. A provider with named machines uses all by default; others need a
         number."""
         if event.value != event.select.value:
-            return  # a delayed event about the initial value; the form has already been filled
+            return  # a delayed event about an earlier value, such as the initial one
         named = provider_choices()[str(event.value)].has_named_machines
         self._show_provider(str(event.value))
         nodes = self.query_one("#nodes", Input)

@@ -94,7 +94,7 @@ class StartList(OptionRows):
 
 
 def earlier_runs(runs: Sequence[PastRun], script: str, function: str) -> list[PastRun]:
-    """Return the runs of a script's function, in the given order; with function "", the runs of the whole script."""
+    """Return the runs of a script's function, in the given order. The function "" stands for the whole script."""
     return [run for run in runs if script and run.script == script and run.function == function]
 
 
@@ -302,6 +302,6 @@ class LaunchSidebar:
         try:
             self._runs = await wait_shielded(self._screen.app.required_session.past_runs(RunSearch()))
         except (SkywardError, OSError):
-            return  # reported by the history screen
+            return  # The history screen reports this error.
         if self._screen.has_widgets:
             self._show_runs()

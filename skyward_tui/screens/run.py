@@ -57,10 +57,10 @@ if TYPE_CHECKING:
 _SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory", "restarts")
 
 
-NUMBERS = 3  # number of metrics of the first rank in the header
+NUMBERS = 3  # maximum number of metrics that the header shows, for the first rank
 
 
-MUCH_WORK = 900.0  # seconds since the newest copied checkpoint; a larger value is shown as a warning
+MUCH_WORK = 900.0  # seconds; if the newest copied checkpoint is older, its age is shown as a warning
 
 
 def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content]:
@@ -202,7 +202,7 @@ def alert_line(alerts: Sequence[Alert], width: int, keys: str = "") -> Content:
 
 
 def _subjects(alerts: Sequence[Alert]) -> str:
-    """Return the subjects of all alerts of the first one's kind, such as ``ranks 1,5``."""
+    """Return the subjects of all alerts whose kind is that of the first alert, such as ``ranks 1,5``."""
     same = list(dict.fromkeys(alert.who for alert in alerts if alert.kind == alerts[0].kind))
     ranks = {alert.rank for alert in alerts if alert.kind == alerts[0].kind and alert.rank is not None}
     return f"ranks {format_ranges(ranks)}" if len(ranks) > 1 else ", ".join(same)
@@ -321,7 +321,7 @@ class PanelGrid(Container):
         return found
 
     def lay_out(self) -> None:
-        """Repeat the layout if the panels need other places."""
+        """Lay out the panels again if the space that they need has changed."""
         if (before := self._shown) is not None and self.boxes(self.content_region.size) != before:
             self._arrange_again()
 
@@ -377,7 +377,7 @@ def _number(text: str | bool | None) -> int:
 
 
 FAILURE_SECONDS = 5.0  # seconds during which the last lines of a failed rank may still arrive
-CALM_SECONDS = 3  # seconds between updates of panels with ``CALM`` while the pool is idle
+CALM_SECONDS = 3  # seconds between updates of a panel whose ``CALM`` is true, while the pool is idle
 ALERT_SECONDS = 0.5  # seconds between checks for alerts
 
 
@@ -410,7 +410,7 @@ class RunScreen(BaseScreen[None]):
         self._awaits_run = False
         self._notified_run = ""  # ID of the failed run whose root cause was already shown in a message
         self._ended_attempts = ("", 0)  # ID of the shown run, and number of its ended attempts
-        self._auto_rank = 0  # rank that the screen has selected, not the user
+        self._auto_rank = 0  # rank that the screen has selected without the user
         self._scroll_until = 0.0  # monotonic time until which the screen keeps scrolling to the rank's failure
         self.panels: dict[str, RunPanel[Any]] = {}
         self._crumbs: Breadcrumbs | None = None
@@ -418,8 +418,8 @@ class RunScreen(BaseScreen[None]):
         self._panel_strip = PanelStrip()
         self._alerts_of: PoolView | None = None
         self._shown_alerts: Sequence[Alert] = ()
-        self._alert_turn = -1  # index of the alert that the user went to last
-        # version of the checked data, and monotonic time of the check
+        self._alert_turn = -1  # index of the alert that ``action_next_alert`` last went to
+        # last check for alerts: version of the checked data, and monotonic time
         self._alerts_checked: tuple[object, float] = (None, 0.0)
 
     def body(self) -> ComposeResult:
@@ -455,7 +455,7 @@ class RunScreen(BaseScreen[None]):
         last = self.panels.get(str(saved.get("panel", HOME_PANEL)), self.panels[HOME_PANEL])
         if self._awaits_run or not last.has_content or last is self.panels[HOME_PANEL]:
             self.panels[HOME_PANEL].main.focus()
-        else:  # without focusing another panel first, because a zoomed grid hides all other panels
+        else:  # focuses no other panel before, because a zoomed grid hides all other panels
             self.action_panel(last.row.id)
         if self.pool.is_over if self.pool is not None else self.app.session is not None:
             self.run_worker(self._load_recorded_pool(), group="recall")
@@ -496,7 +496,7 @@ class RunScreen(BaseScreen[None]):
         return pool.runs.get(self.run_id) if self.run_id else pool.current_run(self._shown_run, self._known_runs)
 
     def _stay_with(self, pool: PoolView, run: str) -> None:
-        """Show a run until a run that is not known yet begins after its end."""
+        """Show a run until it has ended and a run that is not known yet begins."""
         self._shown_run, self._known_runs = run, {*pool.runs, *(each.run for each in pool.waiting)}
 
     def command_fields(self) -> Mapping[str, str]:
@@ -546,7 +546,7 @@ class RunScreen(BaseScreen[None]):
         if pool is None:
             return super().time_token(now)
         heartbeat = refresh_token([pool], now)
-        if heartbeat > 0:  # the panels are then updated every second anyway
+        if heartbeat > 0:  # a timer is running, so the panels are updated every second anyway
             return heartbeat
         for panel in self.panels.values():
             if panel.needs_polling:
@@ -567,7 +567,7 @@ class RunScreen(BaseScreen[None]):
         # Cached, because the query would be the most expensive part of a tick without changes.
         if (crumbs := self._crumbs) is None or not crumbs.is_attached:
             crumbs = self._crumbs = next(iter(self.query(Breadcrumbs)), None)
-        if crumbs is None:  # not composed yet, or already removed
+        if crumbs is None:  # the screen is not composed yet, or is already closed
             return
         pool = self.pool
         if pool is None:
@@ -606,7 +606,7 @@ class RunScreen(BaseScreen[None]):
 
     @property
     def _is_untouched(self) -> bool:
-        """Whether the user has changed nothing since the screen selected rank and panel."""
+        """Whether the user has changed nothing since the screen itself selected a rank and a panel."""
         here = self.rank == self._auto_rank and not self.merged and self.active in (HOME_PANEL, STARTUP_PANEL)
         return here and all(panel.is_untouched for panel in self.panels.values())
 
@@ -666,7 +666,8 @@ class RunScreen(BaseScreen[None]):
         for name, panel in self.panels.items():
             panel.set_class(name == active, "-active")
         self._arrange_panels()
-        self.call_later(lambda: self.tick(self.app.clock()))  # a panel may show more while it has the focus
+        # Update the panel, because it may show more while it has the focus.
+        self.call_later(lambda: self.tick(self.app.clock()))
 
     @on(RankChosen)
     def _rank_chosen(self, event: RankChosen) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from skyward_core.client.user_settings_and_app_state import UserSetting
 
 
-_NAME, _VALUE = 36, 24  # cells of the columns
+_NAME, _VALUE = 36, 24  # column widths in terminal cells
 _NARROW_NAME, _NARROW_VALUE, _ROOMY = 24, 16, 100
 
 

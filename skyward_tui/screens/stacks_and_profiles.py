@@ -53,7 +53,7 @@ from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.source_view import CodePosition, StackCode
 from skyward_tui.widgets.virtual_list import VirtualList
 
-_MAX_POSITION_CELLS = 34  # cells of the column with source positions
+_MAX_POSITION_CELLS = 34  # maximum width in cells of the column with source positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class StackRankList(VirtualList[StackRank], can_focus=False):
 
 PROFILE_SECONDS = 10.0  # duration of a profile in seconds
 REFRESH_SECONDS = 0.5  # seconds; minimum interval between updates of the list of ranks
-_NAMED = 14  # cells for the rank numbers of a group
+_NAMED = 14  # width in cells of the rank numbers of a group
 
 
 class StacksScreen(BaseScreen[int | None]):
@@ -142,7 +142,8 @@ class StacksScreen(BaseScreen[int | None]):
         self._sources: dict[tuple[str, int], SourceFile | None] = {}
         self._failure = ""
         self._busy = False
-        self._shown: tuple[object, float] = (None, 0.0)  # version of the listed ranks, and monotonic time of the update
+        # last update of the list of ranks: version of the ranks, and monotonic time
+        self._shown: tuple[object, float] = (None, 0.0)
         self._listed, self._board = OptionRows(compact=True), StackRankList(id="ranks")
         self._all_threads = False
 
@@ -215,7 +216,7 @@ class StacksScreen(BaseScreen[int | None]):
             self._failure = ""
             self._stacks = stacks if before is None or ranks is None else merge_stacks(before, stacks)
             self._sources = await self._read_sources(self._stacks)
-        finally:  # after an internal error, too
+        finally:  # an internal error must not leave the screen busy
             self._busy = False
             if self.has_widgets:
                 self._show()
