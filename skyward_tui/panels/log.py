@@ -116,7 +116,8 @@ def _failed_outcome(run: RunView, rank: int) -> Outcome | None:
 
 
 MAX_LOGS = 4  # maximum number of logs side by side
-MIN_COLUMN_WIDTH = 32  # minimum cells of each of two columns; in a narrower panel, the logs are stacked
+# minimum width in cells of each of two logs side by side; in a narrower panel, the logs are stacked
+MIN_COLUMN_WIDTH = 32
 
 
 class LogColumn(Vertical):
@@ -125,7 +126,8 @@ class LogColumn(Vertical):
     def __init__(self, rank: int, *, id: str | None = None) -> None:
         super().__init__()
         self.rank = rank
-        self.explained: object = None  # state that the text of the empty log describes
+        # state of the run for which ``_explain_empty`` last wrote the text of the empty log
+        self.explained: object = None
         self.pane = LogPane(id=id)
         self._head = Chrome(classes="log-head")
 
@@ -228,7 +230,7 @@ class LogPanes(Container):
 TYPING_SECONDS = 0.1  # seconds after a typed character until matches are shown
 _GAP = "{run.previous_rank} and {run.next_rank} show each rank from its first line, {run.save} saves all"
 _TALL = 30  # rows of a tall screen; a lower screen shows fewer lines of a traceback
-_NEAR_END = 400  # number of last lines that are searched for a traceback
+_NEAR_END = 400  # number of lines at the end of a log that are searched for a traceback
 _MAX_NAMED_RANKS = 6  # number of failed ranks that the title names
 _TRACEBACK = "Traceback (most recent call last)"
 
@@ -250,10 +252,11 @@ class LogPanel(RunPanel[LogPane]):
         self.prompt = TextLine(compact=True, id="prompt", select_on_focus=True)
         self._subject = ""
         self._is_over = False  # the run has ended, so that no more lines come
-        self._asking = self._searched = ""  # kind of the open input; search from before the input was opened
+        self._asking = self._searched = ""  # kind of the open input; search text before the input was opened
         self._typing: Timer | None = None  # searches for the typed text after a pause
         self._folded: CollapsedRing | None = None
-        self._was_following: bool | None = None  # whether the log followed its end before it showed an instant
+        # whether the log followed its end before the user chose an instant in another panel
+        self._was_following: bool | None = None
 
     def compose(self) -> ComposeResult:
         yield self.panes
@@ -281,7 +284,7 @@ class LogPanel(RunPanel[LogPane]):
             changed = self._show_merged(pool, run, chosen)
         else:
             self._folded = None
-            # A list instead of a generator, because every column must be updated.
+            # A list, because ``any`` with a generator would skip columns after the first change.
             changed = any([self._show_rank(column, pool, run) for column in self.panes.columns])
         cause = None if run is None else run.root_cause
         rank = chosen.rank if cause is None or not chosen.merged else cause.rank
@@ -496,8 +499,10 @@ class LogPanel(RunPanel[LogPane]):
         await open_pager(self.app, "all.log" if rank is None else f"r{rank:03d}.log", lines)
 
     def _path_candidates(self) -> list[str]:
-        """Return lines that may name a file and a line: the selection; without one, the current hit; otherwise the
-        visible lines and the traceback."""
+        """Return the lines in which to look for a file name with a line number.
+
+        These are the selected lines, otherwise the current hit, otherwise the visible lines and the traceback.
+        """
         pane = self.pane
         if selected := self.screen.get_selected_text():
             return selected.splitlines()
@@ -549,8 +554,8 @@ class LogPanel(RunPanel[LogPane]):
         self.prompt.focus()
 
     def close_one(self) -> bool:
-        """Close one of these, the first that is open: the input, the search, the filter, one of several logs. Return
-        whether anything was closed.
+        """Close the input if it is open, otherwise the search, the filter, or one of several logs. Return whether
+        anything was closed.
         """
         if self.has_class("-asking"):
             if self._asking == "find":
@@ -666,7 +671,7 @@ class LogPanel(RunPanel[LogPane]):
         remark = f" (the last {count(ring.end - ring.first, 'line')})" if ring.first else ""
         session = self.app.session
         if run is not None and session is not None:
-            with suppress(UsageError):  # the ledger does not know the run yet, so all its lines are in memory
+            with suppress(UsageError):  # the run is not in the ledger yet, so all lines of the run are in memory
                 return log_lines(await asyncio.to_thread(session.run_logs, run.id), rank), ""
         return (f"{line}\n" for line in ring.lines(0, ring.end)), remark
 
@@ -679,7 +684,7 @@ def failed_ranks(run: RunView | None) -> tuple[int, ...]:
 
 
 def _mode_text(pane: LogPane, *, is_over: bool) -> tuple[str, str]:
-    """Return a text that states whether a log follows its end, and its style."""
+    """Return a text that states whether a log follows its end, and the style of the text."""
     if is_over:
         return "" if pane.is_following else "(f: to the end)", "$muted"
     if pane.is_following:

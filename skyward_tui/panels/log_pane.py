@@ -43,10 +43,10 @@ from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 
 _PREFIX = re.compile(r"r\d{3,}\| ")
-# label with the ranks of a collapsed line; group 1 if all ranks printed the line
+# label at the start of a collapsed line: the ranks, or their number (group 1) if all ranks printed the line
 _LABEL = re.compile(r"(?:(x\d+ *)|[xr]\d[^|]*)\| ")
 _PREFIX_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green")
-_SIDEWAYS = 16  # cells per step to the side
+_SIDEWAYS = 16  # cells by which one step scrolls to the side
 _RELOAD_SECONDS = 2.0  # seconds between attempts to read missing lines from the files
 _NO_TIME = " " * len("12:00:01.23 ")
 
@@ -100,8 +100,8 @@ class LogPane(Widget, can_focus=True):
         self._filter: Matcher | None = None
         self._only: tuple[int, ...] | None = None
         self._opening = False
-        self._goal: int | None = None  # line to scroll to as soon as the files are read
-        self._gap_checked_at = -math.inf  # monotonic time at which missing lines last caused a read of the files
+        self._goal: int | None = None  # number of the line to scroll to as soon as the files are read
+        self._gap_checked_at = -math.inf  # monotonic time of the last read of the files because of missing lines
         self._left = 0
         self._painted_version = -1
         self._cache: dict[int, tuple[str, list[Strip]]] = {}
@@ -168,7 +168,7 @@ class LogPane(Widget, can_focus=True):
             self._opening = False
             self._repaint()
             if self._goal is not None and window is not self.window:
-                self._load_files()  # while the files were read, the pane switched to another ring
+                self._load_files()  # the pane now shows another ring, whose files are not read yet
 
     async def _search_files(self, window: LogViewport) -> None:
         """Search the files for filter and search. The matches of each slice are shown at once."""
@@ -283,7 +283,7 @@ class LogPane(Widget, can_focus=True):
                 self.set_filter(None)
 
     def step_hit(self, step: int) -> None:
-        """Go to the next match, or with a negative step to the previous match."""
+        """Go to the next match. If the step is negative, go to the previous match."""
         if self.current_hit is not None:
             start = self.current_hit + (1 if step > 0 else -1)
         elif step > 0:
@@ -308,8 +308,8 @@ class LogPane(Widget, can_focus=True):
     # Moving
 
     def scroll_to_line(self, number: int) -> None:
-        """Scroll to a line, which becomes the first visible one. If the log is followed and shows the line already,
-        keep following."""
+        """Scroll so that a line is the first visible one. If the pane follows the log and the line is visible, do
+        nothing."""
         if not self.is_following or self.window.end - number > self.size.height:
             self._stop_above(number, 1)
 
@@ -386,7 +386,7 @@ class LogPane(Widget, can_focus=True):
         self._stop_at((number, row - rows))
 
     def _down(self, top: tuple[int, int], rows: int) -> None:
-        """Scroll down. At the end of the log, following resumes."""
+        """Scroll down. At the end of the log, follow the log again."""
         row = top[1] + rows
         for line in self.window.lines_after(top[0], rows + 1):
             height = len(self._strips(line))
@@ -454,7 +454,7 @@ class LogPane(Widget, can_focus=True):
         self.post_message(self.StatusChanged(self))
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        if not self.is_attached:  # Textual may paint a removed widget once more
+        if not self.is_attached:  # Textual may paint a widget once more after its removal
             return [Strip.blank(crop.width)] * crop.height
         width, height = self.size
         base = self.rich_style
@@ -494,7 +494,7 @@ class LogPane(Widget, can_focus=True):
         return [strip for _, strip in rows]
 
     def _rows_of(self, lines: list[Line], base: Style) -> list[tuple[tuple[int, int], Strip]]:
-        """Return the rows that show the given lines, each with its place. A notice replaces missing lines."""
+        """Return the rows of the given lines, each with its line number and its row in the line. Mark missing lines."""
         rows: list[tuple[tuple[int, int], Strip]] = []
         expected = 0 if lines and lines[0].number == self.window.first else None
         for line in lines:
@@ -520,7 +520,7 @@ class LogPane(Widget, can_focus=True):
         if cached is not None and cached[0] is line.text:
             return cached[1]
         base = base or self.rich_style
-        if line.about.stream == "err":  # italic, for terminals without colours
+        if line.about.stream == "err":  # also italic, because some terminals show no colours
             base += Style(color=Color.parse(self.app.theme_variables["warning"]).rich_color, italic=True)
         head = self._time_of(line) if self.times else None
         strips = self._cut(parse(line.text), base, line.number == self.current_hit, head)

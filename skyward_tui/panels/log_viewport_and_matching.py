@@ -19,7 +19,7 @@ from skyward_core.views.log_buffers_and_rank_activity import Line, Ring, rank_pr
 from skyward_core.views.log_collapsing import CollapsedRing
 from skyward_tui.text.ansi_colours import plain
 
-PATIENCE = 0.5  # seconds of CPU time; limit for searching one line, or one block of lines
+PATIENCE = 0.5  # seconds of CPU time; limit for the search of one line, or of one block of lines
 
 Span = tuple[int, int, Callable[[int, int], list[Line]]]
 NEAR = 64  # number of following lines whose timestamps are checked, if a line has none
@@ -68,7 +68,8 @@ class Matcher:
         among: Pattern that the line's start must match, to select ranks.
         scan: Pattern for a block of lines, which matches if any line of the block may match. None if searching blocks
             would be unreliable or slow.
-        lower_scan: The same for a block of ASCII text in lower case. ``re`` takes seven times as long to ignore case.
+        lower_scan: Like ``scan``, for a block of ASCII text that is converted to lower case before the search, because
+            ``re`` takes seven times as long to ignore case.
     """
 
     text: str
@@ -137,7 +138,7 @@ class Matcher:
 
 
 class MatchIndex:
-    """Numbers of matching lines, updated incrementally.
+    """Line numbers of matches, updated incrementally.
 
     Attributes:
         begin: Number of the first line that was searched; :func:`search_files` searches earlier lines.
@@ -151,7 +152,7 @@ class MatchIndex:
         self._version = 0
 
     def update(self, window: LogViewport) -> None:
-        # in a collapsed line, the search includes the ranks, which may change later
+        # The label of a collapsed line may gain ranks later, so search changed lines again.
         if isinstance(window.ring, CollapsedRing):
             changed = max(self.begin, window.ring.changed_since(self._version))
             self._version = window.ring.version
@@ -268,7 +269,7 @@ class LogViewport:
         return lines
 
     def lines_after(self, number: int, count: int) -> list[Line]:
-        """Return the first ``count`` visible lines from ``number`` on."""
+        """Return the first ``count`` visible lines whose number is at least ``number``."""
         if self.filter is not None:
             place = bisect_left(self.filter.numbers, max(number, self.first))
             return self._read_lines(self.filter.numbers[place : place + count])
@@ -279,7 +280,7 @@ class LogViewport:
         return lines
 
     def lines_before(self, number: int, count: int) -> list[Line]:
-        """Return the last ``count`` visible lines below ``number``, in order."""
+        """Return the last ``count`` visible lines whose number is less than ``number``, in order."""
         if count <= 0:
             return []
         if self.filter is not None:
@@ -292,7 +293,7 @@ class LogViewport:
         return lines
 
     def _spans(self) -> list[Span]:
-        """Return the readable ranges of lines, in order and without overlap."""
+        """Return the ranges of lines in files and in memory with their read functions, in order and without overlap."""
         newest = self.base + self.ring.first
         spans: list[Span] = [(newest, self.end, self._from_ring)]
         if self._frozen_lines:
@@ -306,7 +307,7 @@ class LogViewport:
             newest = held
         if self.stored is not None:
             spans = [(0, min(newest, self.stored.count), self.stored.read), *spans]
-            # lines that the ring has dropped since the freeze
+            # The files also have the lines that the ring has dropped since :meth:`freeze`.
             if self._frozen_lines and self.stored.count > spans[1][1]:
                 spans.insert(2, (spans[1][1], min(spans[2][0], self.stored.count), self.stored.read))
         return [span for span in spans if span[0] < span[1]]
@@ -398,7 +399,7 @@ async def search_earlier(window: LogViewport, hits: MatchIndex) -> AsyncIterator
 
 
 async def search_files(stored: StoredLines, matcher: Matcher, start: int, stop: int) -> list[int]:
-    """Return the numbers of matching lines in ``[start, stop)``. Cancelling the caller ends the search.
+    """Return the line numbers of matches in ``[start, stop)``. Cancelling the caller ends the search.
 
     Raises:
         TimeoutError: If the search of a line takes too long.

@@ -82,15 +82,15 @@ def _mean_utilization(machine: MachineView) -> list[tuple[float, float]]:
     traces = [trace for trace in traces if len(trace.at)]
     if not traces:
         return []
-    # all GPUs are sampled at the same times, so the lines have the same times
+    # The sampler reads all GPUs at the same times, so the last times of all traces are equal.
     shortest = min(len(trace.at) for trace in traces)
     columns = zip(*(trace.values[-shortest:] for trace in traces), strict=True)
     return list(zip(traces[0].at[-shortest:], map(fmean, columns), strict=True))
 
 
 GIB = 2**30  # bytes
-CELL = 5  # cells of one GPU
-FRESH_SECONDS = 10.0  # seconds; data that is older means that the node's sampler is not working
+CELL = 5  # width in cells of one GPU
+FRESH_SECONDS = 10.0  # seconds; if the newest sample is older, the node's sampler is not working
 REPAINT_SECONDS = 0.9  # seconds; minimum interval between updates, because nodes send their samples at different times
 # Metrics of nodes without GPUs: label, metric, unit, and 100 % value (a number or the name of a metric; None for the
 # greatest value of any node).
@@ -107,7 +107,7 @@ HOST_METRICS: tuple[tuple[str, str, Unit, str | float | None], ...] = (
 )
 HEAT_STEPS = (0.25, 0.5, 0.8)  # lower bounds of the shades mild, warm and hot
 HEAT_NAMES = ("cold", "mild", "warm", "hot")
-RAMP_NAMES = ("low", "low", "high", "full")  # colours of gauges at these shades
+RAMP_NAMES = ("low", "low", "high", "full")  # colours of gauges, one for each shade in HEAT_NAMES
 # Columns before the GPUs: title, metrics to add up, and width.
 NODE_COLUMNS = (
     ("cpu", ("cpu",), 6), ("memory", ("memory_used",), 7), ("net in", ("net_in",), 12), ("net out", ("net_out",), 12),
@@ -133,7 +133,7 @@ class _NodeRow(NamedTuple):
 
     Attributes:
         remark: Problems of the node.
-        odd: Names of outlier metrics by GPU; the key None has the metrics of the node itself.
+        odd: By GPU: names of its outlier metrics. The key None stands for the node itself.
     """
 
     machine: MachineView
@@ -159,9 +159,9 @@ class MachineGrid(PaintedLines):
         self._plain = Style()
         self._top = 0
         self._metric_index = 0  # index in GPU_METRICS; without GPUs, in HOST_METRICS
-        self._scale: MetricScale | None = None  # scale of the shown GPU metric
+        self._scale: MetricScale | None = None  # scale of the selected GPU metric
         self._outliers: dict[Place, list[str]] = {}  # names of outlier metrics at the last update
-        self._machines: dict[int, MachineView] = {}  # first node of each machine
+        self._machines: dict[int, MachineView] = {}  # machines by index of their first node
         self._labels: dict[int, str] = {}  # names of all nodes of a machine, by its first node
         self._remarks = 0  # number of nodes with problems at the last update
         self._curves: dict[int, tuple[object, list[list[Segment]]]] = {}
@@ -204,7 +204,7 @@ class MachineGrid(PaintedLines):
 
     @property
     def subject(self) -> str:
-        """Label of the shown GPU metric; "" without GPUs."""
+        """Label of the selected GPU metric; "" without GPUs."""
         return self._scale_of(self._metrics).label if self._metrics and self._has_gpus else ""
 
     def _scale_of(self, metrics: MachineMetrics) -> MetricScale:
@@ -215,8 +215,8 @@ class MachineGrid(PaintedLines):
 
     @property
     def _host_figure(self) -> tuple[str, str, Unit, str | float | None]:
-        """Selected node metric. If any node has GPUs, nodes show CPU utilization, because the selection applies to GPU
-        metrics."""
+        """Metric shown for nodes: the selected one. If any node has GPUs, CPU utilization, because the selection then
+        applies to GPU metrics."""
         return HOST_METRICS[0 if self._has_gpus else self._metric_index % len(HOST_METRICS)]
 
     @property
@@ -266,7 +266,7 @@ class MachineGrid(PaintedLines):
         self._metric_index = places[(here + steps) % len(places)]
         if self._has_gpus:
             self._scale_of(self._metrics)
-        self._seen = None  # makes the next update refresh the title
+        self._seen = None  # so that the next update also refreshes the title
         self.refresh_if_changed()
 
     # Painting
@@ -333,7 +333,7 @@ class MachineGrid(PaintedLines):
         return strips[:height]
 
     def _drawn(self, points: Points, full: float, width: int, height: int, x: Span) -> list[str]:
-        """Return the rows of a curve, filled if it has several."""
+        """Return the rows of a curve. If there are several rows, fill the area below the curve."""
         canvas = Canvas(width, height, x, (0.0, full))
         canvas.draw_line(points, 1)
         if height > 1:
@@ -355,7 +355,7 @@ class MachineGrid(PaintedLines):
         """Return the rows with a curve to the right of each node; empty if the curves do not fit."""
         before = max(Segment.get_line_length(row.cells) for row in rows)
         tall, room = min(MOST_ROWS, (height - 1) // len(rows)), width - before - 2
-        # A node's problems need a second row.
+        # A node with problems needs a second row for their text.
         if room < LEAST_CURVE or tall < 1 or (tall == 1 and any(row.remark for row in rows)):
             return []
         by_gpu = any(_shows_gpus(row.machine, tall) for row in rows)
@@ -529,7 +529,7 @@ class MachinesPanel(RunPanel[MachineGrid]):
         metrics, session = pool.machines, self.app.session
         if metrics is None and run is not None and pool.state == "up" and session and self._measured_pool != pool.key:
             self._measured_pool = pool.key
-            session.start_sampling(pool.key)  # the pool's view receives the samples, or an error
+            session.start_sampling(pool.key)  # needs no result: the pool's view receives the samples, or an error
         has_nodes = metrics is not None and bool(metrics.nodes)
         changed = has_nodes != self.has_content
         self.has_content = has_nodes

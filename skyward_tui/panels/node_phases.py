@@ -26,7 +26,7 @@ _NO_MESSAGES = "no startup messages from this node on this machine"
 MAX_DETAIL_LINES = 12  # maximum lines of messages below an expanded node
 _LEAST = 3
 _MOST_OF_POOL = 3  # maximum lines of the pool's own state
-_LABEL = 5  # cells of the column with a node's name
+_LABEL = 5  # width in cells of the column with a node's name
 
 
 class PhaseBoard(VirtualList[NodeView]):
@@ -34,10 +34,10 @@ class PhaseBoard(VirtualList[NodeView]):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._rows: list[tuple[int, Content]] = []  # each line with the index of its node
+        self._rows: list[tuple[int, Content]] = []  # by line: index of the node, and text
         self._order: list[int] = []  # node indices in display order
-        self._chosen = -1  # the node under the cursor
-        self._open: set[int] = set()  # nodes whose messages are shown
+        self._chosen = -1  # index of the node under the cursor
+        self._open: set[int] = set()  # indices of the nodes whose messages are shown
         self._pool: tuple[PoolView, float, RunView | None, bool] | None = None
         self.is_summary = False  # whether one line summarizes all nodes
         self._head: list[Content] = []

@@ -161,7 +161,7 @@ class RunPanel(Panel, Generic[Main]):
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the user has neither scrolled nor moved in the panel."""
+        """Whether the user has neither scrolled the panel nor moved its cursor."""
         return True
 
     def shows_beside(self, rank: int) -> bool:

@@ -52,13 +52,14 @@ REPAINT_SECONDS = 0.5  # seconds; minimum interval between updates of all charts
 MANY_RANKS = 128  # number of ranks for which the minimum interval grows by one REPAINT_SECONDS, to limit the load
 MAX_NAMED_OUTLIERS = 4  # maximum number of outlier ranks that the title names
 NAMES_SHOWN = 64
-LAST_VALUES = 60  # values of a failed run that are drawn unless the panel is zoomed
+LAST_VALUES = 60  # number of values before a failure that are drawn unless the panel is zoomed
 MAX_CHARTS = 6
-_NAME, _VALUE = 12, 9  # cells of the columns in a row without a chart
-LEAST_WIDTH, LEAST_HEIGHT = 30, 7  # minimum cells of a chart
+_NAME, _VALUE = 12, 9  # column widths in cells of a metric without a chart
+LEAST_WIDTH, LEAST_HEIGHT = 30, 7  # minimum width and height in cells of a chart
 _ASPECT = 3.5  # preferred ratio of width and height of a chart
 SCALES = ("", "log", "linear")  # "": the values decide
-# Owners of cells in a chart. Greater ones hide smaller ones. The hues of ranks are between _OTHERS and _CHOSEN.
+# Owners: numbers of the contents of a chart's cell. Contents with a greater number hide the others. The numbers
+# between _OTHERS and _CHOSEN stand for the hues of ranks.
 _GRID, _BAND, _OTHERS = 1, 2, 3
 _CHOSEN = _OTHERS + RANK_HUES + 1
 _HAIR = _CHOSEN + 1
@@ -100,23 +101,24 @@ class MetricsPane(PaintedLines):
         self.only_last = False  # whether only the last values before a failure are drawn
         self.axis = ""  # name of the counter on the x axis; "" for time
         self._axes: dict[int, StepAxis] = {}
-        self.hairline: float | None = None  # position of the hairline on the x axis
-        self._span: tuple[float, float] | None = None  # (first, last) position on the x axis
+        self.hairline: float | None = None  # x value at which the user has placed the hairline; None without a hairline
+        self._span: tuple[float, float] | None = None  # (first, last) value of the x axis
         self._restarts: tuple[float, ...] = ()  # Unix times at which attempts of the run ended
         self._charts: dict[str, Chart] = {}
         self._cells: dict[str, tuple[object, list[Strip]]] = {}  # key and painted rows of each chart
-        self._joined: dict[
-            int, tuple[list[list[Strip]], list[Strip]]
-        ] = {}  # by row: the painted charts, and their strips side by side
-        self._scaled: dict[str, tuple[Chart, int, _Scaled | None]] = {}  # chart, rows and y axis of each metric
+        # by row of the grid: the painted charts, and their strips joined side by side
+        self._joined: dict[int, tuple[list[list[Strip]], list[Strip]]] = {}
+        # by metric: the chart, its number of rows, and the chart with its y axis
+        self._scaled: dict[str, tuple[Chart, int, _Scaled | None]] = {}
         self._turn = 0  # index of the chart whose outliers were searched last
         self._outliers: dict[str, list[int]] = {}  # ranks with outliers of each metric
         self._listed: tuple[object, list[Strip]] = (None, [])  # key and painted rows of metrics without a chart
         self._stale: set[str] = set()  # metrics whose charts lack the newest values
         self._budget = 0  # number of charts that the next paint may compute
         self._areas: list[tuple[Region, str]] = []  # area and metric of each chart on the screen
-        self._styles: list[Style] = []  # by owner of cells
-        self._styled_for: object = None  # styles that ``_styles`` were made for; None after a change of styles
+        self._styles: list[Style] = []  # by owner of a cell, such as _GRID
+        # values from which ``_styles`` was made; None after a change of the theme
+        self._styled_for: object = None
         self._plain = Style()
 
     def update(self, metrics: MetricStore, run: str, rank: int | None, restarts: Sequence[float] = ()) -> bool:
@@ -156,7 +158,8 @@ class MetricsPane(PaintedLines):
                 self.name_shown = self.names[0] if self.names else ""
             self._find_axis(metrics)
             self._stale = set(self.names)
-            if many and not is_forced and self._areas:  # this time, search for outliers instead of updating a chart
+            # If there are many ranks, this call searches one chart for outliers, and later calls update the charts.
+            if many and not is_forced and self._areas:
                 self._turn, self._budget = self._turn + 1, 0
                 self._outliers.pop(self._areas[self._turn % len(self._areas)][1], None)
                 self.refresh_if_changed()
@@ -183,7 +186,7 @@ class MetricsPane(PaintedLines):
 
     @property
     def _lead(self) -> StepAxis | None:
-        """Axis that converts between times and positions."""
+        """Axis that converts between times and x values; None if the x axis is the time."""
         return next(iter(self._axes.values()), None)
 
     @property
@@ -360,7 +363,7 @@ class MetricsPane(PaintedLines):
         return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
 
     def _make_styles(self) -> None:
-        """Set the styles by owner, which Textual computes at each access."""
+        """Store the style for each owner of cells, because Textual computes styles at each access."""
         many = len(self.ranks) > RANKS_DRAWN
         if self._styled_for == (key := (self._plain, self._hue, many)):
             return

@@ -124,7 +124,7 @@ def _rank_gpus(local: int, ranks: int, gpus: Sequence[MetricHistory]) -> Sequenc
 
 
 def _alerted_ranks(alert: Alert, pool: PoolView) -> Sequence[int]:
-    """Return the ranks that an alert is about: one rank, those of a node, or those that use a GPU."""
+    """Return the ranks that an alert is about: one rank, all ranks of a node, or all ranks that use a GPU."""
     if alert.rank is not None or alert.node is None:
         return () if alert.rank is None else (alert.rank,)
     many, machines = pool.ranks_per_node, pool.machines
@@ -142,9 +142,10 @@ def _value(track: MetricHistory, figure: str) -> float | None:
     return track.latest.get("util", track.latest.get("cpu"))
 
 
-MANY_RANKS = 64  # more ranks have no rows of their own beside the mosaic, because painting them takes too long
-BAR, ROOMY = 10, 48  # cells of a progress bar, and of a row that has room for it; narrower rows have half a bar
-_MOSAIC = 8  # ranks of a group in the mosaic, if nodes have one rank each
+MANY_RANKS = 64  # with more ranks, healthy ranks have no separate rows, because painting the rows takes too long
+# cells of a progress bar, and minimum cells of a row with a whole bar; narrower rows show half a bar
+BAR, ROOMY = 10, 48
+_MOSAIC = 8  # number of ranks in a group of the mosaic if each node has only one rank
 
 
 @dataclass
@@ -189,7 +190,7 @@ def rank_rows(states: Sequence[RankState], room: int, apart: Collection[int] = (
 
     Args:
         room: Number of rows that fit.
-        apart: Healthy ranks that have a row of their own if not each rank has one.
+        apart: Healthy ranks that keep separate rows even if other healthy ranks must share rows.
     """
     keys: tuple[Callable[[RankState], Hashable], ...] = (
         lambda each: (each.state, each.text, each.alert[0]) if each.has_ended or each.is_troubled else each.rank,
@@ -231,8 +232,8 @@ class RankList(VirtualList[RankState]):
         super().__init__(id=id)
         self.states: list[RankState] = []
         self._ranks: list[RankRow] = []
-        self._arranged_for = -1  # height that the rows were made for; -1 after a change of the states
-        self._digits = (1, 1)  # cells of the number of a rank and of a node
+        self._arranged_for = -1  # height for which the rows were made; -1 if the states have changed since then
+        self._digits = (1, 1)  # number of digits of the greatest rank, and of the greatest node index
         self._has_hues = False
         self._pulse = ChangeHighlight(self)
 
@@ -264,12 +265,12 @@ class RankList(VirtualList[RankState]):
 
     @property
     def preferred(self) -> int:
-        """Number of rows if ranks with equal states share a row and every other rank has its own."""
+        """Number of rows if only ranks with equal outcomes or equal problems share a row."""
         return len(rank_rows(self.states, len(self.states)))
 
     @property
     def mode(self) -> str:
-        """``table`` if all ranks are in rows of their own or with equal ranks, otherwise ``grid``."""
+        """``table`` if all rows fit and no row combines several healthy ranks, otherwise ``grid``."""
         rows = self.rank_rows
         grouped = any(len(row.ranks) > 1 and not (row.state.has_ended or row.state.is_troubled) for row in rows)
         return "grid" if grouped or len(rows) > self.size.height else "table"
@@ -450,7 +451,7 @@ class RanksPanel(RunPanel[RankList]):
         self._quiet: tuple[str, frozenset[int]] = ("", frozenset())
         self._heat_metric = STATE
         self._alerts: dict[int, tuple[str, str]] = {}  # kind and text of the worst alert about each rank
-        self._figures = [STATE]  # available colourings at the last update
+        self._figures = [STATE]  # names by which ranks could be coloured at the last update: state, metrics
 
     def action_heat(self) -> None:
         """Colour ranks by the next available metric, or after the last one by state."""
@@ -468,7 +469,8 @@ class RanksPanel(RunPanel[RankList]):
     def show_alerts(self, alerts: Sequence[Alert], pool: PoolView) -> None:
         found: dict[int, tuple[str, str]] = {}
         for each in alerts:
-            for rank in _alerted_ranks(each, pool) if each.kind != "stall" else ():  # the list has a text about silence
+            # Stalls are left out, because the list already shows for how long a rank has been quiet.
+            for rank in _alerted_ranks(each, pool) if each.kind != "stall" else ():
                 found.setdefault(rank, (each.kind, each.words))
         if found != self._alerts:
             self._alerts, self._state = found, None

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LISTING_SECONDS = 5.0  # seconds between two listings of written files; each listing sends a request to every node
 MOST_ALIGNED = 256  # maximum number of results to align; comparing the keys of more results would delay repaints
 MOST_PARTS, MOST_WIDE = 8, 24  # maximum number of keys of an aligned result, and maximum cells of a value
-_BEFORE = 29  # cells of a row before the result
+_BEFORE = 29  # width in cells of the part of a row before the result
 
 
 def _parts(task: TaskView) -> dict[str, object] | None:
@@ -112,7 +112,7 @@ class ResultsPane(VirtualList[TaskView]):
             return False
         is_new = (files, trouble, run) != (self._files, self._trouble, self._files_of)
         self._files, self._trouble, self._files_of = files, trouble, run
-        self.refresh()  # the displayed ages always change
+        self.refresh()  # even without new files, because the displayed ages change
         return is_new
 
     @property
@@ -302,7 +302,7 @@ class ResultsPanel(RunPanel[ResultsPane]):
         except SkywardError as error:
             self.app.flash(format_error(error), "error")
             return False
-        # the pool's view has dropped a run; reload the trials, because the ledger has the run's outcome
+        # The pool's view has dropped a run of the sweep. Reload the trials, because the ledger has the run's outcome.
         if board.sheet.gang and self._has_lost_run(board, pool):
             self._boards, self._seen = {run.id: session.trials(pool.key, run)}, ("", 0, 0)
             return False
