@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-LEAST_BUTTON, PADDED = 12, 2  # minimum cells of a button, and cells around its label
+LEAST_BUTTON, PADDED = 12, 2  # minimum width of a button in cells, and number of cells around its label
 
 
 class DismissOnceScreen(Screen[Result]):
@@ -37,7 +37,7 @@ class DismissOnceScreen(Screen[Result]):
 
     @property
     def has_widgets(self) -> bool:
-        """Whether the screen can be updated: a closing screen, also of an exiting app, loses its widgets one by one."""
+        """Whether the screen can be updated. While a screen closes or the app exits, widgets disappear one by one."""
         return self.is_attached and self.display
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
@@ -133,7 +133,7 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
             shown = [each for each in row.query(Button) if each.display]
             widths = [max(LEAST_BUTTON, Content(str(each.label)).cell_length + PADDED) for each in shown]
             row.set_class(sum(widths) + len(widths) + 1 > row.size.width, "-stacked")
-        for facts in self.query("#facts").results(VerticalScroll):  # no result once the dialog is closed
+        for facts in self.query("#facts").results(VerticalScroll):  # finds nothing if the dialog is already closed
             facts.can_focus = facts.max_scroll_y > 0
 
     def action_close(self) -> None:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 _NODES_SHOWN = 12
 _ASKABLE_STATES = ("up", "degraded")  # states of pools whose nodes can still list unfetched files
 EVERYTHING = sys.maxsize  # bytes; no limit
-_FETCHED = {"all": EVERYTHING, "some": None, "none": 0}  # bytes to fetch, by button; None for the pools' own limit
+# by button: maximum bytes to download; None for the limit in the pools' options
+_FETCHED = {"all": EVERYTHING, "some": None, "none": 0}
 
 
 class ConfirmedWork(Dialog[Result]):
@@ -295,7 +296,7 @@ def _progress(name: str, view: PoolView | None, receipt: Receipt | str | None) -
     nodes = view.nodes if view is not None else []
     for node in nodes[:_NODES_SHOWN]:
         if receipt is not None and not isinstance(receipt, str) and node.index not in receipt.gone:
-            state = "! not verified", "$text-warning"  # for example, a node that was lost before the teardown
+            state = "! not verified", "$text-warning"  # such as a node that was lost before the teardown
         elif node.phase == "gone":
             state = "✓ gone", "$text-success"
         else:
@@ -314,7 +315,7 @@ def _progress(name: str, view: PoolView | None, receipt: Receipt | str | None) -
 
 
 class QuitScreen(ChoiceScreen):
-    """Dialog before quitting. Returns "keep", "down" or "cancel"."""
+    """Dialog that asks whether to quit, and whether to tear pools down first. Returns "keep", "down" or "cancel"."""
 
     def __init__(self, pools: list[str]) -> None:
         names = ", ".join(pools[:5]) + (" …" if len(pools) > 5 else "")

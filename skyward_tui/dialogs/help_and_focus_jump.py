@@ -22,9 +22,9 @@ from skyward_tui.ui.actions import HINTS, SCOPES, Action, actions_by_id, actions
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.screen_frame_and_replay_line import TextLine
 
-KEYS = 15  # cells for the keys
-MIN_WORDS = 20  # minimum cells for the descriptions
-MIN_COLUMN, GAP, MAX_COLUMNS = 46, 2, 3  # minimum cells of a column, and cells between columns
+KEYS = 15  # width in cells for the keys
+MIN_WORDS = 20  # minimum width in cells for the descriptions
+MIN_COLUMN, GAP, MAX_COLUMNS = 46, 2, 3  # cells: minimum width of a column, and gap between columns; maximum number
 
 _GROUPS = {
     "run": ("run", "log", "panel", "metrics"),
@@ -101,7 +101,7 @@ class HelpScreen(Dialog[None]):
     def _entries(
         self, title: str, actions: Iterable[Action], omitted: Collection[Action], width: int
     ) -> Iterator[list[Content]]:
-        """Yield the lines of each action that matches the filter, the first of them below the title."""
+        """Yield the lines of each action that matches the filter. The title precedes the first action."""
         words = self.query_one("#words", TextLine).value.casefold().split()
         head = [Content(""), Content.styled(title, "bold $text-accent")]
         for action in actions:
@@ -183,7 +183,7 @@ class JumpScreen(ModalScreen[Widget], DismissOnceScreen[Widget]):
 
     def on_resize(self, event: events.Resize) -> None:
         self._laid_out_for = self._laid_out_for or event.size
-        if event.size != self._laid_out_for:  # the widgets below have moved
+        if event.size != self._laid_out_for:  # the letters no longer match the places of the widgets below the overlay
             self.dismiss()
 
     def action_close(self) -> None:

@@ -343,7 +343,7 @@ class PythonsScreen(Picker):
                 lambda: _inspect_interpreter(self._script, each.path)
             )
         if info.problem and not each.source:
-            self._offered.remove(each)  # usually an old system Python, which the user does not expect here
+            self._offered.remove(each)  # usually an old Python of the system, which the user would not choose
         self.replace(each.path, self._row(each) if each in self._offered else None)
 
     def list_options(self, typed: str) -> None:
@@ -470,7 +470,7 @@ class ThemePicker(Picker):
             self.add_note(f"no theme matches {typed!r}")
 
 
-DISPLAY_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY")  # without any of these, a browser would run in this terminal
+DISPLAY_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY")  # if none is set, a browser would run in the terminal of the app
 
 
 async def open_dashboard(app: SkywardApp, pool: PoolView | None) -> None:
