@@ -90,7 +90,7 @@ class Toggles(Widget, can_focus=True):
         return places[-1][1] + 1 if places else 1
 
     def _places(self, width: int = 0) -> list[tuple[int, int]]:
-        """Return the column and the row of each box."""
+        """Return the cell column and the row at which each check box begins."""
         width = width or self.size.width
         places, x, y = [], 0, 0
         for _, label in self.options:
@@ -136,7 +136,7 @@ class Choice(Select[str], inherit_bindings=False):
             self.set_options(options)
             if options:
                 self.value = value if value in [each for _, each in options] else options[0][1]
-                self.mutate_reactive(Choice.value)  # type: ignore[misc]  # shows the new label
+                self.mutate_reactive(Choice.value)  # type: ignore[misc]  # shows the new label of an unchanged value
 
 
 def _as_they_are(options: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:

@@ -147,7 +147,7 @@ class Canvas:
         self._back_owners[row][column] = max(self._back_owners[row][column], owner)
 
     def runs(self, row: int) -> list[tuple[str, int]]:
-        """Return a row as pieces (text, owner). Blanks have the owner 0. Lines hide the dots behind them."""
+        """Return a row as pieces (text, owner). Blanks have the owner 0. A cell with a line shows only the line."""
         pieces: list[tuple[str, int]] = []
         rows = (self._cells[row], self._owners[row], self._back[row], self._back_owners[row])
         for front, front_owner, back, back_owner in zip(*rows, strict=True):
@@ -223,10 +223,10 @@ def curve(points: Points, width: int, height: int, *, part_of: Span | None = Non
 
 
 class MetricsChart:
-    """Chart with a title line, of the median over all ranks of a run's first metric that is not a counter."""
+    """Chart of a run's first metric that is not a counter, with a title line. It shows the median over all ranks."""
 
     def __init__(self) -> None:
-        self._band: tuple[object, IncrementalBand] = (None, IncrementalBand())  # key of the chart, and its cached band
+        self._band: tuple[object, IncrementalBand] = (None, IncrementalBand())  # key of the cached band, and the band
 
     def rows(self, metrics: MetricStore, whose: object, run: str, width: int, height: int) -> list[Content]:
         """Return the title and ``height`` rows of the chart; empty without metrics.
@@ -324,7 +324,7 @@ def ticks(low: float, high: float, most: int = 4) -> list[float]:
 
 
 def log_ticks(low: float, high: float, most: int = 4) -> list[float]:
-    """Return at most ``most`` logarithms of round values from ``low`` to ``high``, which are logarithms to base 10."""
+    """Return at most ``most`` logarithms to base 10 of round values. ``low`` and ``high`` are logarithms, too."""
     first, last = ceil(low), floor(high)
     if last - first < 1:
         ends = (_power(low), _power(high))
@@ -377,9 +377,10 @@ BAND = -2  # hue of the edges of a band
 PLAIN = -1  # hue of lines that belong to no rank
 AUTO_LOG = 100.0  # ratio of maximum and minimum above which a scale is logarithmic by default
 RANKS_ANEW = 32  # up to this number of ranks, a band is recomputed each time, which takes a few milliseconds
-NOISE = 0.125  # full heights that a line crosses per column, above which the medians of groups of values are drawn
-LEAST_NOISY = 24  # values
-BIN_COLUMNS = 6  # columns of such a group
+# mean rise or fall of a line per column, as a share of the chart's height, above which the line counts as noisy
+NOISE = 0.125
+LEAST_NOISY = 24  # number of values; a line with fewer values never counts as noisy
+BIN_COLUMNS = 6  # columns of a group of values, if a line is noisy and the group's median is drawn
 SMOOTHING = 0.9  # weight of the earlier values in the moving average
 
 
@@ -391,7 +392,7 @@ class Chart(NamedTuple):
         front: The main line.
         value: Value of the selected rank (or the median of all ranks) at the instant, or the newest value; None without
             values.
-        low, high: Minimum and maximum over all ranks at that time; None for a single rank.
+        low, high: Minimum and maximum over all ranks at the time of ``value``; None for a single rank.
         hues: Rank of each background line, or ``PLAIN``, or ``BAND`` for the lower and the upper edge of a band.
         is_log: Whether the lines are logarithms.
     """
@@ -443,7 +444,8 @@ class StepAxis:
         return self._at[max(0, place)]
 
     def snap(self, position: float, origin: float) -> float:
-        """Return the last logged step up to a position; to the right of the origin, at least the next step."""
+        """Return the last logged step up to a position. If the position is to the right of ``origin``, but no logged
+        step is between them, return the first logged step after ``origin``."""
         below = max((step for step in self._steps if step <= position), default=min(self._steps))
         if position > origin >= below:
             return min((step for step in self._steps if step > origin), default=below)
@@ -482,7 +484,7 @@ def make_chart(
         smooth: Whether to smooth the main line, with the raw line behind it.
         at: Instant (Unix time) of the values; None for the newest.
         bands: Incremental band of the same metric from earlier calls, which makes bands over many ranks fast.
-        axes: X axis of each rank; empty for time. Ranks without one use the first.
+        axes: X axis of each rank; empty for time. Ranks without an axis use the first axis.
     """
     columns = max(2, columns)
     common = next(iter(axes.values()), None) if axes else None
@@ -532,7 +534,7 @@ def spans_decades(lines: Sequence[Line]) -> bool:
 def _values(
     traces: Mapping[int, Trace], rank: int | None, at: float | None
 ) -> tuple[float | None, float | None, float | None]:
-    """Return the value of the selected rank (or the median of all ranks), the minimum and the maximum."""
+    """Return the value of the selected rank (or the median of all), and the minimum and maximum over all ranks."""
     then = {each: value for each, trace in traces.items() if (value := value_at(trace, at)) is not None}
     finite = [value for value in then.values() if isfinite(value)]
     value = then.get(rank) if rank is not None else median(finite) if finite else next(iter(then.values()), None)
@@ -564,7 +566,7 @@ def trace_line(trace: Trace, columns: int = 0) -> Line:
 
 
 def readable_line(trace: Trace, columns: int) -> Line:
-    """Return a trace as a line: all of its values, or medians of groups of values if these are noisy."""
+    """Return a trace as a line: all values, or medians of groups of values if the trace is noisy."""
     if not _is_noisy(trace, columns):
         return trace_line(trace, columns)
     return [(middle, median(group)) for middle, group in _bins(trace, columns)]
@@ -588,7 +590,8 @@ def _is_noisy(trace: Trace, columns: int) -> bool:
 
 
 def _bins(trace: Trace, columns: int) -> list[tuple[float, array[float]]]:
-    """Return groups of successive values, with the middle of their times; the first and the last reach the ends."""
+    """Return groups of successive values, each with the middle of its times. The first group has the first time of the
+    trace, and the last group has the last time."""
     at, values = trace
     many = max(2, columns // BIN_COLUMNS)
     edges = [len(at) * place // many for place in range(many + 1)]

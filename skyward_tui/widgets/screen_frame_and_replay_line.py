@@ -84,7 +84,7 @@ class Breadcrumbs(Chrome):
             [" ", *parts[place:], (here, "bold"), (self._mark, "$warning")] for place in range(1, len(parts) + 1, 2)
         ]
         trails = [Content.assemble(*each) for each in crumbs]
-        # If the most important part does not fit otherwise, screens above are left out.
+        # Leave out breadcrumbs of the upper levels if the most important part of the state would not fit otherwise.
         left = next((each for each in trails if each.cell_length + 3 + least <= self.size.width), trails[0])
         room = self.size.width - left.cell_length - 3
         status = Content("")
@@ -187,7 +187,7 @@ _DATED = 120  # cells; a narrower line omits the recorded date
 
 
 DEMO = Path(__file__).parents[1] / "demo.skyrec"  # created by tests/demo
-DEMO_CAPTIONS = (  # with the second of the recording; 76 characters at most, for 80 columns
+DEMO_CAPTIONS = (  # (second of the recording, caption of at most 76 characters, to fit 80 columns)
     (0, "A pool of 4 machines starts: 32 ranks, one for each simulated GPU."),
     (7, "train() runs on every rank. Charts show their metrics, the log their output."),
     (45, "The alert names a slow rank and its hot GPU: e goes there. E: next failure."),

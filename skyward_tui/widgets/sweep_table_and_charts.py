@@ -23,8 +23,8 @@ from skyward_tui.widgets.metric_charts import Points, scaled
 MOST_VALUES = 8  # maximum number of values shown per argument
 MOST_CURVES = 32
 LEAST_CURVES = 6  # minimum rows of the chart with curves
-_BESIDE = 56  # cells of a block of rows; two blocks are shown side by side if both fit
-_VALUE, _MEAN = 12, 10  # cells of the columns
+_BESIDE = 56  # width in cells of a block of rows; two blocks are shown side by side if both fit
+_VALUE, _MEAN = 12, 10  # column widths in terminal cells
 
 
 class _ArgumentEffect(NamedTuple):
@@ -206,7 +206,7 @@ class TrialLines:
         return len(self._rows)
 
     def select_column(self, steps: int) -> None:
-        """Sort by another column, which is ``steps`` columns to the right."""
+        """Sort by the column that is ``steps`` columns to the right of the present sort column."""
         columns = self._table.columns
         at = columns.index(self._sort_column) if self._sort_column in columns else 0
         self._sort_column = columns[(at + steps) % len(columns)]
@@ -270,7 +270,7 @@ class TrialLines:
         texts, trial = self._cells[index], self._rows[index]
         state = trial.state
         dim = "$muted" if state in ("collateral", "waiting") else ""
-        # styles of the columns with number and outcome of the trial
+        # by index: styles of the columns with the number and the outcome of the trial
         styles = {0: "bold", self._table.outcome_column: state_style(state).style}
         parts = [(self._cell(texts[at], at), styles.get(at, dim)) for at in self._visible_columns(width)]
         mark = ("▸", "$text-accent") if self._current_run and trial.run == self._current_run else (" ", "")

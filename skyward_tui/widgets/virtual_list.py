@@ -25,7 +25,8 @@ RowKey = tuple[str, tuple[object, ...]]
 Part = tuple[str, str]
 """Text, and its style."""
 
-CURSOR_STYLE = "$block-cursor-foreground on $block-cursor-background bold"  # replaces colours, which may be unreadable
+# replaces the colours of the selected row, which may be unreadable on the background of the cursor
+CURSOR_STYLE = "$block-cursor-foreground on $block-cursor-background bold"
 _EMPTY = Content("\n")  # a blank line, because an empty text would render no line
 
 
@@ -54,8 +55,7 @@ class PaintedLines(Widget, can_focus=True):
         return lines[y] if y < len(lines) else self._blank
 
     def refresh(self, *regions: Region, repaint: bool = True, layout: bool = False, recompose: bool = False) -> Self:
-        """Refresh the widget. Without regions, the rendered lines are discarded, because the caller has changed the
-        content."""
+        """Refresh the widget. If no regions are given, the content has changed, so discard the rendered lines."""
         if not regions:
             self._lines = None
         return super().refresh(*regions, repaint=repaint, layout=layout, recompose=recompose)
@@ -165,8 +165,8 @@ class VirtualList(PaintedLines, Generic[Row]):
 
     def render_line(self, y: int) -> Strip:
         if self.text_selection is not None:
-            return Widget.render_line(self, y)  # Textual's version highlights the selected text
-        return super().render_line(y).apply_offsets(0, y)  # the selection of text needs the offsets
+            return Widget.render_line(self, y)  # Textual's method highlights the selected text
+        return super().render_line(y).apply_offsets(0, y)  # Textual needs the offsets when the user selects text
 
     def notify_style_update(self) -> None:
         self._strips = (None, {})
@@ -201,7 +201,7 @@ class CursorList(VirtualList[Row]):
     SORT_COLUMNS: Sequence[str] = ()
     LARGEST_FIRST: Collection[str] = ()
     MARGIN = 2  # cells before the first column
-    HIGHLIGHTS_ALWAYS = True  # whether the selected row is highlighted without the focus, too
+    HIGHLIGHTS_ALWAYS = True  # whether the selected row is highlighted even if the list has no focus
 
     cursor = 0
     note = ""
@@ -217,7 +217,7 @@ class CursorList(VirtualList[Row]):
         raise NotImplementedError
 
     def parts(self, row: Row, width: int) -> Iterable[Part]:
-        """Return the text of a row after the cell of the cursor."""
+        """Return the text of a row, without the cell in which the cursor is drawn."""
         raise NotImplementedError
 
     def set_rows(self, rows: Sequence[Row]) -> None:
