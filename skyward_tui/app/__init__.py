@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from skyward_tui.app.app import SkywardApp as SkywardApp
 
 DUE = 40  # number of young collections after which a full collection is due
-# number of young collections after which a full one runs even without a pause; reached after hours of continuous input
+# number of young collections after which a full one runs even during input; reached only after hours of input
 MAX_DEFERRED = 2_000
 REST_SECONDS = 1.0  # seconds without input after which the user counts as idle
-_collections_before = -1  # number of full collections in this process before the deferral began
+_collections_before = -1  # number of full collections in this process before the latest :func:`defer_collection`
 
 
 def new_app(*, read_only: bool = False, theme: str = "", plain: bool = False) -> SkywardApp:
@@ -37,8 +37,8 @@ def run(app: SkywardApp) -> int:
 
 @contextmanager
 def freeze_imports() -> Iterator[None]:
-    """Exclude all objects that are created in the block from garbage collection: imported modules stay until the
-    process ends.
+    """Exclude the objects that exist after the block from garbage collection. The block imports modules, which stay
+    until the process ends.
     """
     gc.disable()
     try:

@@ -67,12 +67,12 @@ if TYPE_CHECKING:
 
 
 PATIENCE = 5.0  # seconds for saving the state; a slow disk must not delay quitting
-LAST = "last"  # key in the saved state for the last screen; all other keys are scopes of screens
+LAST = "last"  # key of the last screen in the saved state; each other key is the scope of a screen
 VITAL_WORKERS = ("paint", "leave")  # groups of Textual workers whose failure ends the app: painting and quitting
-FRAMES, FRAMES_OVER_SSH = 10, 5  # paints per second, on this machine's terminal and over SSH
+FRAMES, FRAMES_OVER_SSH = 10, 5  # maximum paints per second, in a terminal of this machine and over SSH
 REFRESH_SECONDS = 1.0
 LIVELY_SECONDS = 1.0  # seconds after a key press or a finished worker during which the screen may still change
-# seconds after a change when the screen is refreshed again, because panels defer some updates
+# seconds after a change at which the screen is refreshed again, because panels defer some updates
 REPEAT_SECONDS = (0.6, 1.6)
 # seconds without events or keys, after which the screen is checked for changes as rarely as over SSH
 REST_SECONDS = 0.3
@@ -157,17 +157,18 @@ class SkywardApp(App[None]):
         self.unlaunched: Form | None = None
         self.keys: Mapping[str, str] = {}
         self.own_commands: Sequence[Action] = ()
-        self._default_bindings = self._bindings  # without the commands of the user
+        self._default_bindings = self._bindings  # bindings without those of the user's own commands
         self.leftovers: LeftoverScan | None = None
         self.failures = 0
         self.last_pool = self.last_run = ""
         self.replay: Playback | None = None
-        self._before_demo: tuple[SessionInterface | None, bool] | None = None  # live session, and whether read-only
+        # during a demo: the live session, and whether the app was read-only before
+        self._before_demo: tuple[SessionInterface | None, bool] | None = None
         self.host_keys = HostKeyQuestions(self)
         self.budgets = BudgetQuestions(self)
         self.immediate_repaint = ImmediateRepaint()
         self._started_at = time.time()
-        self._problems: list[str] = []  # problems with ignored settings and saved state
+        self._problems: list[str] = []  # messages about settings and saved state that are invalid, and so ignored
         self._asked_theme, self._plain = theme, plain
         self._saved_state = SavedState()
         self._changed: dict[str, str] = {}
@@ -267,7 +268,8 @@ class SkywardApp(App[None]):
         await super().on_event(event)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        # Workers of these groups end every second; a change that they cause is visible in the pools.
+        # A worker of these two groups ends every second, which alone does not justify a refresh. If the worker
+        # has changed a pool, the pool's version shows that.
         if event.worker.group not in ("refresh", "paint"):
             self._mark_active()
 
@@ -319,8 +321,8 @@ class SkywardApp(App[None]):
         return 1 / (FRAMES_OVER_SSH if rests or "SSH_CONNECTION" in os.environ else FRAMES)
 
     async def _list_pools(self) -> None:
-        """Wait for the first list of pools, because the queued keys apply to it. Do not wait for pools that do not
-        answer.
+        """Wait for the first list of pools, because keys that the user has already typed apply to it. Do not wait for
+        pools that do not answer.
         """
         if self.session is None:
             return
@@ -378,7 +380,7 @@ class SkywardApp(App[None]):
     async def refresh_pools(self) -> None:
         """Poll all pools now, including ended pools and pools of other clients."""
         await self._fetch_pools(patient=False)
-        await self._reopen_last_screen()  # may be the screen of an ended pool, which is listed only now
+        await self._reopen_last_screen()  # only now are ended pools listed, and the screen may be of such a pool
 
     async def _reopen_last_screen(self) -> None:
         """Open the last screen of the previous start, unless the user has opened another one."""
@@ -490,7 +492,7 @@ class SkywardApp(App[None]):
         if own.theme != before.theme and not (self._asked_theme or self.no_color):
             name = own.theme or SKYWARD.name
             if name in self.available_themes:
-                self._current_theme_name = name  # does not come from the theme picker, and so is not saved
+                self._current_theme_name = name  # equal, so that ``_save_theme_choice`` ignores this change
                 self.theme = name
         self._apply_other_settings()
 
@@ -515,7 +517,7 @@ class SkywardApp(App[None]):
         """Copy text to the user's clipboard, and show whether that worked."""
         if not text:
             return self.flash(f"no {what} to copy")
-        super().copy_to_clipboard(text)  # by OSC 52, which terminals do not acknowledge
+        super().copy_to_clipboard(text)  # uses OSC 52, whose success is unknown, because terminals do not reply
         self._copy_to_clipboard_manager(text, what)
         return None
 
@@ -610,7 +612,7 @@ class SkywardApp(App[None]):
             return None
         if pool.is_over and any(other.needs_confirmation and not other.is_over for other in self.pools()):
             return lambda: None  # a running pool may cost money, so an ended pool is not shown in its place
-        # A running pool may have forgotten the run; the runs of an ended pool are not loaded yet.
+        # If a running pool no longer has the run, show the pool's current run. Runs of ended pools are loaded later.
         return partial(self.show_run, pool.key, run if pool.is_over or run in pool.runs else "")
 
     def show_pool(self, key: str) -> None:
@@ -704,7 +706,7 @@ class SkywardApp(App[None]):
         self.push_screen(ErrorsScreen(run), chosen)
 
     def show_stacks(self, pool: str, run: str, chosen: Callable[[int | None], None]) -> None:
-        """Show the stacks of the ranks of a pool, given its key. ``chosen`` is as in :meth:`show_errors`."""
+        """Show the stacks of the ranks of a pool, given its key. ``chosen`` gets a rank, as in :meth:`show_errors`."""
         from skyward_tui.screens.stacks_and_profiles import StacksScreen
 
         self.push_screen(StacksScreen(pool, run), chosen)
@@ -741,7 +743,7 @@ class SkywardApp(App[None]):
             self.user_settings = settings.load_user_settings()
             self._saved_state = load_state()
         except SkywardError:
-            pass  # the session reports the missing home folder
+            pass  # The session reports this error, for example a missing home folder.
         except InvalidStateFile as unusable:
             self._problems.append(str(unusable))
         self._problems += self.user_settings.refused
@@ -863,7 +865,8 @@ class SkywardApp(App[None]):
         doctor_and_bug_report.log_failure(worker.name, error)
         what = sanitize_line(f"{type(error).__name__}: {error}")
         if (box := _box_of(worker.node)) is not None:
-            failure = Content.styled(f"  ✗ {what}", "$text-error")  # in the title: messages cover the bottom border
+            # shown in the title, because messages cover the bottom border
+            failure = Content.styled(f"  ✗ {what}", "$text-error")
             title = Content.from_markup(box.border_title or "")
             box.border_title = title if failure.plain in title.plain else title + failure
             if isinstance(box, Panel):
@@ -871,7 +874,7 @@ class SkywardApp(App[None]):
         screen = next((each for each in worker.node.ancestors_with_self if isinstance(each, BaseScreen)), self)
         screen.flash(f"internal error: {what}. This is a bug; --debug writes its traceback to the log", "error")
 
-    def _fatal_error(self) -> None:  # called by Textual for unhandled errors
+    def _fatal_error(self) -> None:  # Textual calls this method for unhandled errors
         if (error := sys.exception()) is not None:
             from skyward_tui.app.crash_and_system_reports import render_crash
 
@@ -982,7 +985,7 @@ class SkywardApp(App[None]):
             self._driver.end_output()
 
     def on_terminal_restored(self) -> None:
-        """Limit the rest of an exit after a signal."""
+        """Start a time limit for the rest of the exit, if a signal has caused the exit."""
         self._shutdown_signals.limit_exit()
 
     def on_terminal_lost(self) -> None:
@@ -1000,7 +1003,7 @@ class SkywardApp(App[None]):
     async def _detach_and_exit(self, status: int) -> None:
         """Detach from the pools within a time limit, save the state, and exit."""
         detaching, saving = (SIGNAL_SECONDS, SIGNAL_SECONDS) if status else (DETACH_SECONDS, PATIENCE)
-        is_replay = self.REPLAYS  # read before the end of the demo
+        is_replay = self.REPLAYS  # read before ``end_demo`` changes it
         self.end_demo()
         if self.session is not None:
             if self.host_keys.close():
@@ -1067,14 +1070,14 @@ def _box_of(node: DOMNode) -> Widget | None:
         if isinstance(each, Panel):
             return each
         if isinstance(each, Dialog):
-            return next(iter(each.query("#dialog")), None)  # None before the dialog is composed
+            return next(iter(each.query("#dialog")), None)  # None if the dialog is not composed yet
     return None
 
 
 # seconds; keys at shorter intervals are pasted or auto-repeated, and need no repaint of their own
 MIN_KEY_INTERVAL = 1 / 60
 REPAINT_SECONDS = 0.1  # seconds after a key during which its effect is painted at once
-PAINTS_PER_KEY = 2  # one repaint for the key's direct effect, and one for a message that the effect has posted
+PAINTS_PER_KEY = 2  # one for the key's direct effect, and one for a message that this effect may post
 
 
 class ImmediateRepaint:

@@ -108,7 +108,8 @@ class HostKeyQuestions:
         def judged(accepted: bool | None) -> None:
             self._open_dialog = None
             self._answer(identity, question, accepted is True)
-            self._app.post_message(self.QuestionsChanged())  # later, because this dialog is still on the stack
+            # The message opens the next dialog later, because this dialog is still on the screen stack.
+            self._app.post_message(self.QuestionsChanged())
 
         screen = self._app.ask_about_host_key(question.key, judged)
         screen.more = len(waiting) - 1
@@ -180,7 +181,7 @@ class BudgetQuestions:
 
     def __init__(self, app: SkywardApp) -> None:
         self._app = app
-        self._asked_deadlines: dict[str, float | None] = {}  # by pool: deadline for an answer to the last question
+        self._asked_deadlines: dict[str, float | None] = {}  # by pool: deadline of the last question
         self._open: BudgetScreen | None = None
 
     def update(self, pools: Iterable[PoolView]) -> None:
