@@ -283,7 +283,7 @@ class LaunchSidebar:
         if is_needed and self._starts is None:
             self._starts = StartList(recent_forms(), self._fill_from_start)
             key = first_key("launch.previous", self._screen.app.keys)
-            self._starts.border_title = Content(f"recent and examples ({key})")
+            self._starts.border_title = Content(f"recent launches and examples ({key})")
             parent.mount(self._starts)
 
     def _fill_from_start(self, start: Form | Path) -> None:
