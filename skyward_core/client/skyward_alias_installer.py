@@ -52,7 +52,7 @@ class AliasModule:
 
 
 def install(python: str | None = None) -> AliasModule:
-    """Write the module file unless it exists.
+    """Write the file of the module ``skyward`` into the environment's package folder, unless the file exists.
 
     Args:
         python: Interpreter of the environment; None for the interpreter that runs scripts of the current folder.

@@ -111,7 +111,7 @@ class BuiltPlugin(Plugin):
 
 
 def around_app(name: str, around: Around) -> BuiltPlugin:
-    """Return a plugin with one hook: a context once per node."""
+    """Return a plugin with one hook: a context that is entered once per node."""
     return BuiltPlugin(name).with_around_app(around)
 
 

@@ -135,7 +135,7 @@ class CheckpointStore:
             return []
 
     def stored_versions(self, run: str) -> dict[str, list[tuple[int, float]]]:
-        """Return size and time of the last change of the files of all copies, by path.
+        """Return, by path, the size and the modification time of the files of all stored copies.
 
         Raises:
             OSError: If the store cannot be used.

@@ -190,7 +190,7 @@ class SuspectedNodes:
         self._since: dict[Link, tuple[float, asyncio.TimerHandle]] = {}
 
     def on_unreachable(self, link: Link) -> str:
-        """Record that a node is unreachable. Return since when, and when the node will count as lost, as text."""
+        """Record that a node is unreachable. Return a text: since when, and when the node will count as lost."""
         if self._lost_after is None:
             return ""
         if link not in self._since:

@@ -696,8 +696,8 @@ class Ledger:
     # -- replacement machines ------------------------------------------------------------------------------
 
     def record_replacement_intent(self, token: str, node: int, intent: str, owner: str) -> Replacement | None:
-        """Record on disk that a node is about to get another machine, or continue the replacement of a client that
-        died.
+        """Record on disk that a node is about to get another machine, or continue a replacement that a client began
+        before it died.
 
         Args:
             token: Token of the pool.

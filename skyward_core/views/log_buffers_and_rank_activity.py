@@ -265,7 +265,7 @@ class PoolActivity:
                 rhythm.shift_clock(seconds)
 
     def record_cpu_time(self, rank: int, seconds: float, at: float) -> None:
-        """Record the CPU time of a rank. A rank that computes is not silent."""
+        """Record the CPU time of a rank, because a rank that uses the CPU does not count as silent."""
         before, spent = self._cpu_times.get(rank, (at, seconds))
         if at - before < CPU_SAMPLE_SECONDS and rank in self._cpu_times:
             return  # the interval is too short for a reliable share

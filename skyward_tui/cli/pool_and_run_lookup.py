@@ -126,7 +126,7 @@ def current_run(session: Session, row: RunRow) -> RunRow:
 
 
 def _runs_of_pool(session: Session, pool: PoolRow) -> list[RunRow]:
-    """Return the running runs of a pool, or else its last run. A sweep by gangs counts as its latest run."""
+    """Return the running runs of a pool, or else its last run. Of a sweep by gangs, only the latest run is listed."""
     session.probe_pools([pool.key]).result()
     runs = session.ledger.runs(pool.token)
     running = [run for run in runs if run.state == "running"] if pool.ended_at is None else []

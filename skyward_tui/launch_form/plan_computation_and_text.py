@@ -91,7 +91,7 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
     notes.append(missing_plugins_text(plan, as_options=as_options))
     is_checked = plan.price_hourly or plan.has_rental_plan or plan.uses_single_gpus
     if spec is not None and spec.accelerator is not None and not is_checked:
-        # Machines that cost nothing already exist. The plan does not know their accelerators.
+        # Machines without a price are the user's own, and the plan does not know their accelerators.
         notes.append(f"not checked: each node must have {spec.accelerator}")
     rows += [("note", each) for each in (*notes, plan.file_loss_warning) if each]
     ends = f"skyward-tui down {pool.name}" if as_options else "X"

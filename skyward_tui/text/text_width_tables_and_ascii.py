@@ -1,4 +1,4 @@
-"""Text cut, padded and aligned to terminal cells, as lines or tables, and its replacement by ASCII."""
+"""Functions that cut, pad and align text to terminal cells, lay it out as tables, and replace it by ASCII."""
 
 from __future__ import annotations
 

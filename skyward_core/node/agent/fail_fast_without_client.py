@@ -254,7 +254,7 @@ class FailFast:
 
     def _stop_run(self, run: str) -> None:
         if self._running_calls(run):
-            # With the reason "preemption", ranks may save until the machine ends. A client would use the same reason.
+            # With the reason "preemption", ranks may save until the machine ends, as with a client.
             is_preempted = self._state.preemption_ends > time.monotonic()
             self._slots.stop_run(run, "preemption" if is_preempted else "fail-fast", breaks=True)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 COMPACT_THRESHOLD = 4 << 20  # bytes of acknowledged values that trigger compaction of the file
-MAX_COMPACT_BYTES = 1 << 20  # bytes; compaction waits while the unacknowledged values are larger
+MAX_COMPACT_BYTES = 1 << 20  # bytes of unacknowledged values above which the file is not compacted
 HEADER_BYTES = 8
 
 

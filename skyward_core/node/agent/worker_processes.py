@@ -367,7 +367,7 @@ def recorded_worker(record: Path) -> int:
 
 
 def call_on_exit(pid: int, then: Callable[[], None]) -> None:
-    """Call ``then`` once a process has ended that is not a child of this one. Its exit status is unknown."""
+    """Call ``then`` when a process that is not a child of this one has ended. The exit status is unknown."""
     loop = asyncio.get_running_loop()
     if not hasattr(os, "pidfd_open"):  # only Linux has it
         _poll_for_exit(loop, pid, then)

@@ -36,7 +36,7 @@ def package_name(requirement: str) -> str:
 
 
 def map_packages_to_indexes(indexes: Sequence[Index]) -> dict[str, int]:
-    """Return the number of its index for each restricted package."""
+    """Return, for each restricted package, the number of the index that must supply it."""
     return {
         normalize_name(package): number
         for number, index in reversed(list(enumerate(indexes)))
