@@ -96,7 +96,7 @@ def test_accelerate_plugin_sets_the_variables_of_its_configuration():
     ]:
         with pytest.raises(sky.UsageError, match=why):
             accelerate.read_config(wrong)
-    with pytest.warns(FutureWarning, match="num_processes=...\\) is ignored: the pool's ranks"):
+    with pytest.warns(FutureWarning, match="num_processes=...\\) is ignored: the pool determines the ranks"):
         accelerate.read_config({"num_processes": 2})
 
 
