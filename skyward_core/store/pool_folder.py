@@ -550,11 +550,19 @@ NOTES_FILE = "notes.json"
 
 
 def read_notes() -> dict[str, str]:
-    """Return the user's notes by run. Empty if the file is missing or invalid."""
+    """Return the user's notes by run. Empty if the file is missing, unreadable or invalid."""
     try:
-        saved = read_own_json(state_home() / NOTES_FILE)
-    except (OSError, ValueError):
+        return _read_notes()
+    except OSError:
         return {}
+
+
+def _read_notes() -> dict[str, str]:
+    path = state_home() / NOTES_FILE
+    try:
+        saved = read_own_json(path)
+    except ValueError as error:
+        raise OSError(f"{path} is invalid: {error}. Repair or delete the file") from error
     found = saved.items() if isinstance(saved, dict) else ()
     return {run: text for run, text in found if isinstance(text, str) and _RUN.fullmatch(run)}
 
@@ -563,9 +571,9 @@ def write_note(run: str, text: str) -> None:
     """Replace the user's note of a run; "" deletes the note.
 
     Raises:
-        OSError: If the file cannot be written.
+        OSError: If the file cannot be read or written, or is invalid. The other notes are kept.
     """
-    notes = {**read_notes(), run: text}
+    notes = {**_read_notes(), run: text}
     write_atomic(state_home() / NOTES_FILE, json.dumps({key: note for key, note in notes.items() if note}).encode())
 
 

@@ -16,7 +16,14 @@ import pytest
 from skyward_core.model.outcomes_states_and_alerts import Outcome
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.past_pool_views import load_finished_pool
-from skyward_core.store.pool_folder import PoolFolder, node_events, read_events
+from skyward_core.store.pool_folder import (
+    NOTES_FILE,
+    PoolFolder,
+    node_events,
+    read_events,
+    read_notes,
+    write_note,
+)
 from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views import events
 from skyward_core.views.pool_view import MAX_NODE_DETAILS, PoolView, apply, restore_node_details
@@ -35,6 +42,15 @@ def archive() -> Iterator[PoolFolder]:
     archive = PoolFolder("p.t1")
     yield archive
     archive.close()
+
+
+def test_note_is_not_written_over_an_invalid_file_of_notes(world: Path) -> None:
+    write_note("r1", "#good")
+    (world / NOTES_FILE).write_text('{"r1": "#good", ')  # as a user left it in an editor
+    assert read_notes() == {}
+    with pytest.raises(OSError, match=r"is invalid: .* Repair or delete the file"):
+        write_note("r2", "lower lr")
+    assert (world / NOTES_FILE).read_text() == '{"r1": "#good", '
 
 
 def test_pool_folder_saves_log_bytes_and_cursors(archive: PoolFolder, world: Path) -> None:
