@@ -182,7 +182,7 @@ _CHUNK = 500  # runs in one query
 RECENT = 30 * 86400.0  # seconds; older failures are not listed
 _COUNTED = {"broadcast": "rank", "sweep": "trial"}  # unit of a run's total, by kind of run
 FAILED = ("failed", "lost")  # states of failed runs and pools
-COLUMNS = ("when", "pool", "function", "outcome", "took", "cost")
+COLUMNS = ("when", "pool", "function", "outcome", "took", "cost", "script")
 """Columns by which runs can be sorted, besides arguments (``arg:lr``) and the best or last values of metrics
 (``best:loss``, ``last:loss``).
 """
@@ -455,6 +455,7 @@ def sorted_runs(runs: Sequence[PastRun], column: str, now: float, *, falling: bo
         "outcome": lambda run: run.state,
         "took": lambda run: run.seconds(now),
         "cost": lambda run: -1.0 if run.dollars is None else run.dollars,
+        "script": lambda run: run.script,
     }
     kind, _, name = column.partition(":")
     keys["arg"] = lambda run: run.named_arguments().get(name)

@@ -181,7 +181,7 @@ class PastRunList(CursorList[PastRun]):
         self._best = {column: best_runs(found, column) for column in self._metrics[::2]}
         chosen = (*self._metrics, *self._arguments)
         self.TITLES = {**PastRunList.TITLES, **{column: _title(column) for column in chosen}}
-        self.SORT_COLUMNS = (COLUMNS[0], *chosen, *COLUMNS[1:])
+        self.SORT_COLUMNS = (*COLUMNS[:5], *chosen, *COLUMNS[5:])
         higher = (column for column in self._metrics if metric_direction(column.partition(":")[2]) > 0)
         self.LARGEST_FIRST = ("when", "took", "cost", *higher)
         if self.sort_column not in self.SORT_COLUMNS:
@@ -213,29 +213,18 @@ class PastRunList(CursorList[PastRun]):
         chosen |= {column: max(_CELL - 2, min(len(_title(column)) + 1, 14)) for column in self._arguments}
         widths = {
             "when": 16 if width >= _FULL else -8, "run": 10, "pool": max(4, min(pool, 20 if roomy else 12)),
-            "function": max(8, min(function, 20 if roomy else 9)), "outcome": 11, "took": -8, "cost": -9, "script": 14,
+            "function": max(9, min(function, 20 if roomy else 9)), "outcome": 11, "took": -8, "cost": -9, "script": 14,
             **chosen,
         }  # fmt: skip
         # Choose the most important columns that fit, and leave at least _LEAST_NOTE cells for the column with errors.
-        order = ["outcome", "when", "took", "function", *self._metrics[:2], *self._arguments[:1], "pool"]
-        order += ["cost", *self._metrics[2:4], *self._arguments[1:3], *(["run"] if roomy else []), "script"]
+        order = [self.sort_column, "outcome", "when", "took", "function", *self._metrics[:2], *self._arguments[:1]]
+        order += ["pool", "cost", *self._metrics[2:4], *self._arguments[1:3], *(["run"] if roomy else []), "script"]
         room, taken = width - self.MARGIN - _LEAST_NOTE, set[str]()
-        for column in order:
+        for column in dict.fromkeys(order):
             if room >= abs(widths[column]) + 1 or len(taken) < 4:
                 room -= abs(widths[column]) + 1
                 taken.add(column)
-        shown = (
-            "when",
-            "run",
-            "pool",
-            "function",
-            "outcome",
-            "took",
-            *self._metrics,
-            *self._arguments,
-            "cost",
-            "script",
-        )
+        shown = ("when", "run", *self.SORT_COLUMNS[1:])
         return [*((column, widths[column]) for column in shown if column in taken), ("what", None)]
 
     def parts(self, row: PastRun, width: int) -> Iterator[Part]:

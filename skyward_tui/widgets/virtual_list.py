@@ -15,7 +15,7 @@ from textual.strip import Strip
 from textual.visual import Visual
 from textual.widget import Widget
 
-from skyward_tui.text.text_width_tables_and_ascii import fit_width
+from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 
@@ -279,7 +279,9 @@ class CursorList(VirtualList[Row]):
         for name, room in self.columns(width):
             title, style = self.TITLES.get(name, name.upper()), "$muted"
             if name and name == self.sort_column:
-                title, style = f"{title}{'▼' if self.is_descending else '▲'}", "bold $text-accent"
+                title = title if room is None else clip(title, abs(room) - 1)
+                title += "▼" if self.is_descending else "▲"
+                style = "bold $text-accent"
             parts.append((fit_cell(title, room), style))
         return [Content.assemble(*parts).truncate(width, ellipsis=True)] if parts[1:] else []
 

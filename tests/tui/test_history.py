@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from concurrent.futures import Future
 from dataclasses import replace
@@ -50,15 +51,29 @@ async def test_history_lists_and_filters_past_runs(app: SkywardApp, session: Fak
         await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
 
 
-async def test_history_is_sorted_by_keys(app: SkywardApp, session: FakeSession) -> None:
+@pytest.mark.parametrize("width", [80, 130, 220])
+async def test_history_is_sorted_by_keys(app: SkywardApp, session: FakeSession, width: int) -> None:
     some_past(session)
-    async with app.run_test(size=SIZE) as pilot:
+    summary = MetricSummary(0.2, 0.1, 1.0)
+    session.past[0] = replace(session.past[0], metrics={"validation_loss_of_the_ema": summary})
+    async with app.run_test(size=(width, 30)) as pilot:
         await press(pilot, "H", until="WHEN▼")
-        await press(pilot, "left", until="COST▼")
+        order, places = list[str](), list[int]()
+        while not order or "WHEN▼" not in screen_text(app):
+            (head,) = (line for line in screen_text(app).splitlines() if "OUTCOME" in line)
+            ((arrow, title),) = (
+                (each.start(), each[1]) for each in re.finditer("(BEST|LAST|[A-Z]+)( V[A-Z…]+)?[▲▼]", head)
+            )
+            order.append(title)
+            places.append(arrow)
+            await pilot.press("o")
+        assert order == ["WHEN", "POOL", "FUNCTION", "OUTCOME", "TIME", "BEST", "LAST", "LR", "COST", "SCRIPT"]
+        assert width < 220 or places == sorted(places), "the order on the screen"
+        await press(pilot, *["right"] * 8, until="COST▼")
         assert pools(app) == list("421635")
         await press(pilot, "R", until="COST▲")
         assert pools(app) == list("536124")
-        await press(pilot, "left", until="TIME▼")
+        await press(pilot, "left", until="LR▲")
 
 
 async def test_history_ranks_runs_by_their_metrics_and_arguments(app: SkywardApp, session: FakeSession) -> None:
@@ -72,7 +87,7 @@ async def test_history_ranks_runs_by_their_metrics_and_arguments(app: SkywardApp
         head, *_ = (line for line in screen_text(app).splitlines() if "OUTCOME" in line)
         assert "BEST LOSS" in head and "LAST LOSS" in head and "LR" in head and "EPOCHS" not in head
         assert ["★ 0.1" in line for line in screen_text(app).splitlines()].count(True) == 1
-        await press(pilot, "o", until="BEST LOSS▲")
+        await press(pilot, *["o"] * 5, until="BEST LOSS▲")
         assert pools(app) == list("2134"), "the best run is first, and a run without the metric is last"
         await press(pilot, "o", until="LAST LOSS▲")
         assert pools(app) == list("3214")
