@@ -58,7 +58,7 @@ def describe_client() -> str:
 
 
 CLOCK_TOLERANCE = 2.0  # seconds; smaller differences between clocks may be transmission delays
-MAX_CLOCK_ERROR = 30.0  # seconds; larger errors of an event's time cannot be transmission delays
+MAX_CLOCK_ERROR = 30.0  # seconds; if an event's time differs by more than this, one of the two clocks was set
 # CLOCK_BOOTTIME continues during suspend, like the wall clock. The loop's time does not.
 _TICKING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -70,7 +70,7 @@ class ClockSteps:
         self._ahead = self._now()
 
     def step(self) -> float:
-        """Return the seconds by which the clock was set forward since the last call; 0 if the clock only drifted."""
+        """Return the seconds by which the local clock was set forward since the last call; 0 if it only drifted."""
         step = self._now() - self._ahead
         if abs(step) <= CLOCK_TOLERANCE:
             return 0.0
@@ -93,12 +93,12 @@ class NodeClock:
         self._steps = ClockSteps()
 
     def on_greeting(self, at: float) -> None:
-        """Update the offset from the time in a welcome."""
+        """Set the clock offset from the time in the agent's welcome frame."""
         ahead = time.time() - at
         self._ahead, self._steps = ahead if abs(ahead) > CLOCK_TOLERANCE else 0.0, ClockSteps()
 
     def on_event(self, at: float) -> None:
-        """Update the offset from the time of an event that the agent reports immediately."""
+        """Correct the clock offset with the time of an event that the agent reported as soon as it happened."""
         off = time.time() - at - self.ahead
         if abs(off) > MAX_CLOCK_ERROR:
             self._ahead += off
@@ -111,7 +111,7 @@ class NodeClock:
 
 
 class Download:
-    """A download in progress."""
+    """File download over the link that has not finished."""
 
     def __init__(self, landing: ResultDownload | IncomingOutput) -> None:
         self.sha256 = ""
@@ -162,7 +162,7 @@ REJECTED_PAUSES = (15.0, 300.0)
 
 
 class Listener(Protocol):
-    """Receiver of a link's frames and state changes. Called on the loop."""
+    """Receiver of a link's frames and state changes. The link calls its methods on the pool's event loop."""
 
     def on_frame(self, link: Link, header: frames.FromAgent, body: bytes) -> None: ...
 
@@ -174,11 +174,14 @@ class Listener(Protocol):
         """
 
     def cursors(self, node: int) -> dict[str, int]:
-        """Return the downloaded bytes of each log file of a node."""
+        """Return the number of downloaded bytes of each log file of a node."""
 
 
 def _add_acks(target: dict[str, list[int] | None], acks: Mapping[str, list[int] | None]) -> None:
-    """Add ``acks`` to ``target``, in a time that does not grow with ``target``. None acknowledges a whole run."""
+    """Add acknowledged call indices by run to ``target``, in a time that does not grow with ``target``.
+
+    None as indices acknowledges all calls of a run.
+    """
     for run, indices in acks.items():
         if indices is None:
             target[run] = None
@@ -188,7 +191,7 @@ def _add_acks(target: dict[str, list[int] | None], acks: Mapping[str, list[int] 
 
 @lru_cache(16)
 def _encode_acks(runs: tuple[str, ...]) -> str:
-    """Return the header that acknowledges whole runs. Cached, because all nodes of a pool receive it."""
+    """Return the header that acknowledges all calls of the given runs. Cached for all nodes of a pool."""
     return encode_json({"t": "ack", "calls": dict.fromkeys(runs)})
 
 
@@ -223,10 +226,10 @@ class Link:
         self.lost_reason = ""
         self.lost_error_type = "NodeLost"  # error type of the node's calls if the node is lost
         self.clock = NodeClock()
-        self.finished = False  # whether the agent has sent its last frame ("bye")
+        self.finished = False  # whether the agent has sent its last frame, of type "bye"
         self.epoch = 0
         self.members: tuple[int, ...] = ()  # nodes of the node's gang; empty if the gang has all nodes
-        self.broken = ""  # reason why the gang accepts no further broadcast
+        self.broken = ""  # reason why the node's gang accepts no further broadcast; "" if it accepts them
         self.spent = False  # whether the gang accepts no further calls although its present calls continue
         nothing: AnyHeader = {}
         self.welcome: frames.AgentWelcome = nothing  # the agent's welcome frame; empty until it arrives
@@ -238,13 +241,16 @@ class Link:
         self._logs_from = logs_from or {}
         self._log_extra = {"pool": pool}  # context of debug log records
         self._pipe: Pipe | None = None
-        self._corked: list[bytes] | None = None  # frames to be written together
+        # Encoded frames that are collected for one write; None if nothing is being collected.
+        self._corked: list[bytes] | None = None
         self._decoder = Decoder(validate_agent_frame)
-        self._protocol_error: WireError | None = None  # reason to reject the agent
+        # Reason why this client rejects the agent; raised when the connection ends.
+        self._protocol_error: WireError | None = None
         self._calls: dict[Key, tuple[frames.ClientCall, bytes]] = {}
-        self._sources: dict[str, SourceText] = {}  # by hash: sources that calls refer to
+        self._sources: dict[str, SourceText] = {}  # content hash -> source text of a script to which sent calls refer
         self._claims: dict[str, bool] = {}  # claimed run -> whether this client decides about its restarts
-        self._pending_requests: dict[int, tuple[str, asyncio.Future[tuple[AnyHeader, bytes]]]] = {}  # type and answer
+        # Request id -> expected type of the answer, and the future that receives the answer.
+        self._pending_requests: dict[int, tuple[str, asyncio.Future[tuple[AnyHeader, bytes]]]] = {}
         self._files: dict[int, Download] = {}
         self._acks: dict[str, list[int] | None] = {}
         self._ack_timer: asyncio.TimerHandle | None = None
@@ -257,7 +263,8 @@ class Link:
         self._watcher: asyncio.Task[None] | None = None
         self._last_frame_at = 0.0
         self._welcomed: asyncio.Future[None] | None = None
-        self._early_frames: list[tuple[frames.FromAgent, bytes]] | None = None  # arrived before the call of on_link
+        # Frames that arrived before the listener processed the welcome frame.
+        self._early_frames: list[tuple[frames.FromAgent, bytes]] | None = None
 
     # -- connection ----------------------------------------------------------------------------------------
 
@@ -317,7 +324,7 @@ class Link:
             self._reject(error)
 
     def request_logs(self) -> None:
-        """Request the logs, beginning at the listener's cursors."""
+        """Request the log bytes that follow the listener's downloaded bytes of each file."""
         cursors = self._listener.cursors(self.node)
         node_cursors = {name: max(0, at - self._logs_from.get(name, 0)) for name, at in cursors.items()}
         self.send({"t": "tail", "cursors": node_cursors})
@@ -343,12 +350,13 @@ class Link:
         self._protocol_error = error
         if self._welcomed is not None and not self._welcomed.done():
             self._welcomed.set_exception(error)
-        self.uncork()  # send the answers to earlier, valid frames
+        self.uncork()  # send the collected answers to the valid frames that came before the invalid one
         if self._pipe is not None:
             self._pipe.close()
 
     def cork(self) -> bool:
-        """Collect frames until :meth:`uncork` writes them together, because a write costs more than a small frame.
+        """Start to collect sent frames until :meth:`uncork` writes them together, because a write costs more than a
+        small frame.
 
         Returns whether this call began the collection.
         """
@@ -431,7 +439,7 @@ class Link:
                 self.clock.on_event(float(header.get("at", self.to_node_time(time.time()))))
             case "gang":
                 if header["epoch"] < self.epoch:
-                    return  # the frame is about an epoch that has already been replaced
+                    return  # ignore a frame about an epoch that has already been replaced
                 self.update_gang(header)
             case "welcome":
                 self._on_welcome(header)
@@ -441,7 +449,8 @@ class Link:
                 return
             case "pong" | "known" | "formed":
                 if header["t"] == "pong" and header.get("id") == KEEPALIVE_ID:
-                    self._pinged_acks = {}  # the agent has read everything before the ping
+                    # The pong shows that the agent has read all acknowledgements that were sent before the ping.
+                    self._pinged_acks = {}
                 request_type, waiting = self._pending_requests.get(header.get("id", -1), ("", None))
                 if waiting is not None:
                     validate_answer(request_type, header)
@@ -451,7 +460,8 @@ class Link:
                 if waiting is not None or header["t"] != "pong":
                     return
             case "error" if self._welcomed is not None and not self._welcomed.done():
-                self._protocol_error = WireError(header["message"])  # the agent rejects the connection
+                # Before the welcome frame, an error frame means that the agent rejects the connection.
+                self._protocol_error = WireError(header["message"])
             case "bye":
                 self.finished = True
                 self.last_sizes = header["logs"]
@@ -463,7 +473,11 @@ class Link:
             self._listener.on_frame(self, header, body)
 
     def _move_offsets(self, header: frames.FromAgent, body: bytes = b"") -> bytes:
-        """Convert log offsets in a frame from the agent's files to the node's whole files. Return the frame's body."""
+        """Convert log offsets in a frame from the files of the agent's machine to the node's whole files.
+
+        A replaced machine begins new log files, but the client appends them to the files of the earlier machine. Return
+        the frame's body.
+        """
         match header["t"]:
             case "log":
                 header["at"] += self._logs_from.get(header["f"], 0)
@@ -497,7 +511,7 @@ class Link:
             self._welcomed.set_result(None)
 
     def update_gang(self, header: frames.AgentGang | frames.AgentWelcome | frames.HoldsAnswer) -> None:
-        """Update the state of the node's gang."""
+        """Copy the state of the node's gang from an agent's frame."""
         self.epoch, self.broken = header["epoch"], header["broken"]
         self.spent = header.get("spent", False)
         self.members = tuple(header.get("members", ()))
@@ -534,7 +548,7 @@ class Link:
             await asyncio.sleep(delay * random.uniform(0.7, 1.3))
             try:
                 await self.connect()
-            except HostKeyError as error:  # retries cannot succeed
+            except HostKeyError as error:  # a retry cannot succeed while the host has another key
                 _log.warning("node %d: not tried again: %s", self.node, error, extra=self._log_extra)
                 self._listener.on_link(self, False, f"{error.what}; not tried again")
                 return
@@ -585,7 +599,7 @@ class Link:
     # -- requests ------------------------------------------------------------------------------------------
 
     def activate(self) -> None:
-        """Notify the agent that this client is no longer a mere observer."""
+        """Notify the agent that this client now uses the pool and no longer only observes it."""
         self._observer = False
         self.send({"t": "use"})
 
@@ -710,7 +724,7 @@ class Link:
             request.cancel()
 
     async def claim(self, run: str, *, decides: bool = False) -> tuple[frames.ClaimAnswer, bytes]:
-        """Claim the results of a run, and claim them again after each reconnection.
+        """Make this client the receiver of a run's results. Repeat the request after each reconnection.
 
         Args:
             run: Id of the run.
@@ -726,7 +740,9 @@ class Link:
         return answer, body
 
     def claim_next_attempt(self, run: str, *, decides: bool) -> None:
-        """Claim the results of an attempt that agents have started. Repeat the claim after each reconnection.
+        """Make this client the receiver of the results of an attempt that agents have started.
+
+        The request is repeated after each reconnection.
 
         Args:
             run: Id of the run.
@@ -737,7 +753,7 @@ class Link:
         self.send({"t": "claim", "run": run, "decides": decides})
 
     def release_claim(self, run: str, *, owned: bool) -> None:
-        """Give up the claim to a run's results.
+        """Notify the agent that this client no longer receives a run's results.
 
         Args:
             run: Id of the run.
@@ -779,7 +795,8 @@ class Link:
                 raise ConnectionError(f"the link to node {self.node} is down")
             await download.done
         finally:
-            self._files.pop(number, None)  # without an entry, later bytes of this download are ignored
+            # The next bytes of this download are ignored because it is no longer registered.
+            self._files.pop(number, None)
 
     def _on_file_data(self, header: frames.AgentData, body: bytes) -> None:
         download = self._files.get(header["id"])

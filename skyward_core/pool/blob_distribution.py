@@ -43,7 +43,7 @@ class BlobDistributor:
 
     def __init__(self, context: PoolContext, direct: DirectConnections) -> None:
         self._context = context
-        self._cluster = context.options.cluster  # without this option nodes do not listen for their peers
+        self._cluster = context.options.cluster  # pool option `cluster`; without it nodes do not listen for their peers
         self._direct = direct
         # Node -> welcome frame of the connection during which the node could not reach a peer.
         self._without_peers: dict[int, AgentWelcome] = {}
@@ -101,10 +101,11 @@ class BlobDistributor:
             if "error" not in answer:
                 return True
             if last or answer.get("unreachable"):
-                self._without_peers[link.node] = link.welcome  # do not wait for another time-out at the next file
+                # Skip the peers for the next file, so that it does not wait for the same time-out.
+                self._without_peers[link.node] = link.welcome
                 self._context.news.emit_node_note(link, f"gets files from the client: {answer['error']}")
             else:
-                await complete.wait()  # the parent has not received the whole file yet
+                await complete.wait()  # the parent node is still receiving the file; wait until it has the whole file
         return False
 
 
@@ -113,7 +114,10 @@ def _pull_frame(parcel: BlobFile, place: tuple[str, int] | None) -> Header:
 
 
 async def _request(link: Link, request: Header) -> FetchStatus:
-    """Return a node's answer. If the link is lost, return an error, because the caller can still use the transport."""
+    """Send a request to a node and return its answer.
+
+    If the link is lost, return an error frame, because the caller can still upload the file through the transport.
+    """
     answer: AgentKnown
     try:
         answer, _ = await link.ask(request)
@@ -122,7 +126,7 @@ async def _request(link: Link, request: Header) -> FetchStatus:
     return answer
 
 
-MAX_UNUSED_BYTES = 128 << 20  # bytes of blobs that no active run of this client needs
+MAX_UNUSED_BYTES = 128 << 20  # bytes of unused blobs that remain on the nodes for later runs of this client
 
 
 class BlobCache:
@@ -185,5 +189,5 @@ class BlobCache:
 
 async def drop_blobs(link: Link, names: Sequence[str]) -> None:
     """Delete blobs from a node because no run needs them."""
-    with suppress(ConnectionError):  # without a connection, the blobs stay until the teardown
+    with suppress(ConnectionError):  # if the link is down, the blobs remain on the node until the teardown
         await link.ask({"t": "drop", "blobs": names})

@@ -20,7 +20,7 @@ ANSWER_TIMEOUT = 600.0  # seconds that the user has to answer when the budget is
 
 
 class Budget:
-    """Budget of one pool, as one client watches it.
+    """Spending limit of one pool. Each client of the pool watches the costs by itself.
 
     Attributes:
         prompts_user: Whether to ask the user before the pool ends because its budget is spent.
@@ -78,7 +78,8 @@ class Budget:
 
     async def _wait_raised(self, budget: float) -> bool:
         self._raised.clear()
-        deadline = time.monotonic() + ANSWER_TIMEOUT  # a monotonic clock cannot be set
+        # Monotonic, because changes of the system clock must not change the user's time to answer.
+        deadline = time.monotonic() + ANSWER_TIMEOUT
         self._emit_state("asked", budget, time.time() + ANSWER_TIMEOUT)
         while (remaining := deadline - time.monotonic()) > 0:
             with suppress(TimeoutError):  # stop waiting regularly, because the user of another client may have answered
@@ -96,7 +97,7 @@ class Budget:
         try:
             options = self._context.ledger.pool(self._context.token).spec.get("options", {})
         except LedgerError:
-            return view.budget  # the writer of the ledger reports its errors
+            return view.budget  # the ledger writer warns about ledger errors, so use the budget in the view
         written = options.get("budget")
         if written is not None and written != view.budget:
             self._emit_state("within", float(written))
@@ -147,7 +148,8 @@ class Expiry:
         runs = self._context.view.runs.values()
         if self._context.view.is_live and any(run.state == "running" for run in runs):
             update = asyncio.create_task(self._update(DETACHED_RUN_TIME))
-            done, _ = await asyncio.wait([update], timeout=DETACH_TIMEOUT)  # a provider's call cannot be cancelled
+            # A call of the provider's library cannot be cancelled, so do not wait for its end.
+            done, _ = await asyncio.wait([update], timeout=DETACH_TIMEOUT)
             if not done:
                 _log.warning("expiry date not updated: the provider did not answer", extra={"pool": self._context.name})
 

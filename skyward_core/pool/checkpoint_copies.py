@@ -66,11 +66,13 @@ class CheckpointCopies:
     def __init__(self, context: PoolContext) -> None:
         self._context = context
         self._restored: dict[tuple[Link, str], str] = {}  # node and path -> version that this client has copied there
-        self._saved: dict[str, frozenset[tuple[str, float]]] = {}  # run -> files of the newest saved checkpoints
+        # Run -> path and time of the files in the newest copied checkpoints.
+        self._saved: dict[str, frozenset[tuple[str, float]]] = {}
         self._copying = defaultdict[str, asyncio.Lock](asyncio.Lock)  # locks of the uploads, by the content's hash
         self.resumed: dict[str, FetchedRow] = {}
         self._resume_lock, self.has_resumed = asyncio.Lock(), False
-        self._loaded: Path | None = None  # folder of the downloaded copy of the store's checkpoints
+        # Folder on this machine with the checkpoints that were downloaded from the store.
+        self._loaded: Path | None = None
         self.upload = "", 0.0
 
     async def restore(self, run: str) -> None:
@@ -81,7 +83,7 @@ class CheckpointCopies:
             PoolError: If no node could list its files.
         """
         if self._context.is_local:
-            return  # all nodes work in the same folder
+            return  # ranks of a local pool work in one folder, so each node already has all files
         outputs = self._context.outputs
         found = await outputs.download_checkpoints(run)
         rows = self.resumed | await asyncio.to_thread(outputs.checkpoints, run)
@@ -122,7 +124,7 @@ class CheckpointCopies:
             )
 
     async def remove_loaded(self) -> None:
-        """Delete the copy of an earlier run's checkpoints that came from the store, after the end of the pool."""
+        """After the end of the pool, delete the local folder with checkpoints that were downloaded from the store."""
         if self._loaded is not None:
             await asyncio.to_thread(shutil.rmtree, self._loaded, ignore_errors=True)
 
@@ -149,7 +151,7 @@ class CheckpointCopies:
         """
         patterns = checkpoint_patterns(self._context.row.spec)
         if not patterns:
-            return  # the pool has no checkpoints
+            return  # the pool's options name no checkpoint files
         rows = await asyncio.to_thread(self._context.outputs.checkpoints, run)
         sets = await asyncio.to_thread(_find_sets, rows)
         latest = select_latest(sets)
@@ -191,7 +193,7 @@ class CheckpointCopies:
             await self._copy_to_neighbour(own, [row.path for row in outdated], found)
 
     def _missing(self, found: FileListing, rows: Mapping[str, FetchedRow]) -> dict[str, list[Link]]:
-        """Return the nodes that lack each file or have an earlier copy of it, by path."""
+        """Return, by path, the nodes that lack a file or have an earlier version of it."""
         torn = self._context.outputs.torn_versions
         there = {(node, file.path) for file in found.files for node in (file.node, *file.also)}
         missing = {
@@ -258,7 +260,8 @@ class CheckpointCopies:
                 self._restored[link, row.path] = row.version
                 await drop_blobs(link, [blob.name])
 
-        async with self._copying[name]:  # nodes move the blob, so a second file with this content needs another upload
+        # The nodes move the uploaded blob to its path, so a second file with the same content needs its own upload.
+        async with self._copying[name]:
             rest = links if origin is None else await self._pull(blob, origin, links, limit)
             failures |= await self._send(blob, row.path, rest, limit) if rest else {}
             await asyncio.gather(*(store(link) for link in links if link not in failures))
@@ -365,7 +368,7 @@ def _has_all(there: Mapping[str, list[tuple[int, float]]], found: CheckpointSet,
 def _find_sets(
     rows: Mapping[str, FetchedRow], others: Mapping[str, CheckpointFile] | None = None
 ) -> list[CheckpointSet]:
-    """Return the sets that files on this machine and files of other places form, the newest first."""
+    """Group checkpoint files on this machine and in other places into sets, the newest set first."""
     here = (
         CheckpointFile(row.path, row.left[0], row.left[1] / 1e9, *_inspect(row.target, row.path, row.left))
         for row in rows.values()

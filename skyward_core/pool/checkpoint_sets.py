@@ -20,7 +20,7 @@ from typing import BinaryIO
 
 from skyward_core.util.light_dataclass import Value, value
 
-MAX_MANIFEST_BYTES = 32 << 20  # larger manifests are not read
+MAX_MANIFEST_BYTES = 32 << 20  # bytes; larger manifests are not read
 ZIP_TAIL_BYTES = 1 << 16  # bytes at the end of a zip file that may contain its end record
 # Whole files with these endings are not empty and do not begin with zeros. After a power cut, a file may have its size
 # but zeros instead of blocks that were not written yet.
@@ -106,7 +106,11 @@ def find_sets(files: Iterable[CheckpointFile]) -> list[CheckpointSet]:
 
 
 def select_latest(sets: Sequence[CheckpointSet]) -> list[CheckpointSet]:
-    """Return the sets from which a run continues: of each family the newest complete one, and all other whole files."""
+    """Return the sets from which a run continues: the newest complete set of each family, and all files that are
+    complete by themselves.
+
+    The sets of a family replace each other, such as ``step-100`` and ``step-200``.
+    """
     chosen: dict[str, CheckpointSet] = {}
     for each in sets:
         if not each.problem:
@@ -115,7 +119,9 @@ def select_latest(sets: Sequence[CheckpointSet]) -> list[CheckpointSet]:
 
 
 def select_outdated(sets: Sequence[CheckpointSet], keep: int, limit: int) -> list[CheckpointSet]:
-    """Return the complete sets to delete: of each family, those beyond a number of sets or a total size.
+    """Return the complete sets to delete: those of each family beyond a number of sets or a total size.
+
+    The sets of a family replace each other, such as ``step-100`` and ``step-200``.
 
     Args:
         sets: Sets, the newest first.
@@ -168,7 +174,7 @@ def _find_problem(found: CheckpointSet) -> str:
         return f"{missing[len(found.name) + 1 :]} is missing"
     if "checkpoint-is-incomplete.txt" in names:
         return "transformers marks it as incomplete"
-    # torch.distributed.checkpoint writes its metadata last
+    # A complete save of torch.distributed.checkpoint writes ".metadata" after all shards.
     metadata = min((file.changed_at for file in found.files if file.path.endswith("/.metadata")), default=None)
     shards = [file.changed_at for file in found.files if file.path.endswith(".distcp")]
     return "a later save has begun" if metadata is not None and max(shards, default=0.0) > metadata + 1.0 else ""
@@ -210,7 +216,8 @@ def inspect_content(path: Path, name: str) -> tuple[str, tuple[str, ...]]:
             if name == ".metadata" and size <= MAX_MANIFEST_BYTES:
                 content = head + file.read()
                 shards = {shard.decode() for shard in _SHARD.findall(content)}
-                frame = unpack_from("<Q", head, 3)[0] if head[2] == 0x95 else 0  # length of the pickle's first frame
+                # Length in bytes of the first frame of a pickle of protocol 4 or later.
+                frame = unpack_from("<Q", head, 3)[0] if head[2] == 0x95 else 0
                 return ("" if content.endswith(b".") and 11 + frame <= size else CUT_OFF), tuple(sorted(shards))
             if name.endswith(".json") and size <= MAX_MANIFEST_BYTES:
                 return "", _named_files(json.loads(head + file.read()))
@@ -240,7 +247,7 @@ def _is_whole(file: BinaryIO, name: str, head: bytes, size: int) -> bool:
         return _is_whole_zip(file, size)
     if name.endswith(".pkl"):
         file.seek(size - 1)
-        return file.read(1) == b"."  # the last instruction of a pickle
+        return file.read(1) == b"."  # a complete pickle ends with the instruction STOP, which is a period
     if head.startswith(b"\x89HDF\r\n\x1a\n") and head[8] in (0, 2, 3):
         return bool(unpack_from("<Q", head, 40 if head[8] == 0 else 28)[0] <= size)
     return True
@@ -256,7 +263,8 @@ def _is_whole_zip(file: BinaryIO, size: int) -> bool:
         return False
     length, directory, comment = unpack("<LLH", tail[at + 12 : at + 22])
     if directory == 0xFFFFFFFF:
-        (end,) = unpack_from("<Q", tail, at - 12)  # position in the 64-bit locator, which precedes the end record
+        # Position of the directory, from the zip64 locator in front of the end record.
+        (end,) = unpack_from("<Q", tail, at - 12)
         file.seek(end)
         length, directory = unpack("<QQ", file.read(56)[40:56])
     file.seek(directory)

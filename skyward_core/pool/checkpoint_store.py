@@ -25,10 +25,11 @@ from skyward_core.model.output_files import may_contain
 from skyward_core.protocol.validators import is_relative_subpath
 from skyward_core.util.light_dataclass import Value, value
 
-MANIFEST = ".json"  # ending of the name of a manifest
-_MANIFEST_NAME = re.compile(r"\d{8}T\d{6}-\d{9}\.json")  # other files in the store are never deleted
+MANIFEST = ".json"  # file name ending of a manifest
+# Pattern of manifest names; files in the store with other names are never deleted.
+_MANIFEST_NAME = re.compile(r"\d{8}T\d{6}-\d{9}\.json")
 MAX_MANIFEST_BYTES = 32 << 20
-MAX_NAMES = 100_000  # maximum number of names that are read from a listing
+MAX_NAMES = 100_000  # maximum number of file names that are read from a listing of the store
 SPARE_BYTES = 1 << 20  # bytes of the client's disk that a download leaves free
 
 
@@ -210,7 +211,8 @@ class _S3Files:
 
         self._bucket, _, prefix = url.removeprefix("s3://").partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
-        self._client = boto3.Session().client("s3")  # the default session would keep the credentials of its first use
+        # A new boto3 session, because the default session keeps the credentials of its first use.
+        self._client = boto3.Session().client("s3")
 
     def names(self, folder: str) -> Iterator[str]:
         """Return the names of the files directly in a folder, without the folder."""
@@ -291,7 +293,7 @@ class _FsspecFiles:
 
 
 def open_files(url: str) -> _S3Files | _FsspecFiles:
-    """Return the files below a URL.
+    """Return an object that reads and writes files below a URL, in S3 or through fsspec.
 
     Raises:
         UsageError: If the library for the URL is not installed, or does not support the URL.
@@ -303,7 +305,7 @@ def open_files(url: str) -> _S3Files | _FsspecFiles:
         raise UsageError(
             f"Cannot open {url}: {error}. Install the missing library with: pip install '{extra}'."
         ) from error
-    except Exception as error:  # fsspec passes on the errors of any storage library
+    except Exception as error:  # fsspec does not convert the errors of the library behind each file system
         raise UsageError(f"Cannot open {url}: {error}") from error
 
 

@@ -12,7 +12,7 @@ from skyward_core.util.light_dataclass import Value, value
 
 WELL_KNOWN = (("tensorboard", 6006, ""), ("jupyter", 8888, ""))
 """Dashboard programs that users themselves may start on the head node: name, default port, path."""
-HTTP_TIMEOUT = 3.0  # seconds to wait for a response
+HTTP_TIMEOUT = 3.0  # seconds to wait for the HTTP response of a dashboard
 
 
 @value

@@ -42,7 +42,10 @@ Address = tuple[str, int]
 
 
 class _Node:
-    """State of a node's direct connections. Valid until the link's connection ends, because the listener then ends."""
+    """State of a node's direct connections.
+
+    Valid until the link's connection ends, because the node then stops listening for direct connections.
+    """
 
     def __init__(self, welcome: AgentWelcome) -> None:
         self.welcome = welcome
@@ -64,13 +67,17 @@ class DirectConnections:
         self._context = context
         self._nodes: dict[int, _Node] = {}
         self._authority: Authority | None = None
-        self._tls_context: ssl.SSLContext | None = None  # contains this client's certificate
+        # TLS context with the certificate of this client; created at the first direct transfer.
+        self._tls_context: ssl.SSLContext | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._idle_streams: IdleStreams | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
     async def address_of(self, link: Link) -> Address | None:
-        """Return the address of a node's listener. The listener is started once per connection of the link."""
+        """Return the address on which a node listens for direct connections, or None.
+
+        The node is asked to listen once per connection of the link.
+        """
         node = self._node(link)
         if node.place is None:
             node.place = asyncio.ensure_future(self._request_listener(link))
@@ -181,7 +188,7 @@ class DirectConnections:
 
     def _mark_unusable(self, link: Link, node: _Node, error: OSError) -> None:
         was_reported, node.usable = not node.usable, False
-        # If the link itself is the problem, other code reports it.
+        # If the whole node is unreachable, the link reports the failure, so warn only about the direct connection.
         if link.up and link.welcome is node.welcome and not was_reported:
             reason = f"no direct connection to {link.welcome['address']} ({error})"
             self._context.news.emit_node_note(link, f"large files go through SSH: {reason}")
@@ -209,7 +216,7 @@ class DirectConnections:
         return self._authority
 
 
-CONNECT_TIMEOUT = 2.0  # seconds; on failure the transfer uses SSH
+CONNECT_TIMEOUT = 2.0  # seconds to connect directly; after a failure the file is sent through SSH
 
 
 @value

@@ -41,7 +41,7 @@ class FolderWatch:
 
     def __init__(self) -> None:
         self._file = -1
-        self._poll = select.poll()  # a poll without events is cheaper than a read without data
+        self._poll = select.poll()  # polling an inotify file without events is cheaper than a read that fails
         self._folders: set[str] = set()
         self._is_unavailable = False  # whether inotify is missing or its limits are reached
 
@@ -79,7 +79,8 @@ class FolderWatch:
         with suppress(BlockingIOError):
             while os.read(self._file, READ_SIZE):
                 pass
-        self._folders.clear()  # a folder may have been replaced
+        # Watch all folders again at the next call, because a watched folder may have been replaced.
+        self._folders.clear()
         return False
 
     def close(self) -> None:
@@ -114,8 +115,9 @@ class EditedModules:
         self._watch, self._watch_of_sent = FolderWatch(), FolderWatch()
         self._check_count = self._sent_check_count = 0
         self._last_checked: object = None  # function and script objects of the last check that found no edits
-        self._clean_until = 0.0  # time until which the last check's result is valid if the folders are quiet
-        # The sent files when they were last found unchanged.
+        # `time.perf_counter()` until which the last result counts if inotify reports no changes.
+        self._clean_until = 0.0
+        # Value of `_sent` at the last check that found none of these files edited.
         self._current: Mapping[str, tuple[int, int]] | None = None
         self._current_until = 0.0
 
@@ -138,7 +140,7 @@ class EditedModules:
         if not (copy and self._folder):
             return False
         from skyward_core.node.worker.call_unpickling_and_script_modules import (
-            LoadedModules,  # imported late: local pools do not need them
+            LoadedModules,  # imported late: only pools whose nodes have copies of the files need this class
         )
         from skyward_core.transport.working_folder_upload import copy_name
 
@@ -186,7 +188,7 @@ class EditedModules:
         return os.path.join(self._folder, name)  # noqa: PTH118  faster than pathlib
 
     def close(self) -> None:
-        """Stop watching."""
+        """Stop watching the folders of loaded and sent files."""
         self._watch.close()
         self._watch_of_sent.close()
 
@@ -216,7 +218,8 @@ class EditedModules:
                 self._handled[name] = _stamp(self._path(name))
             if edited:
                 await self._context.setup.restart_processes()
-                # Handle each content once. Otherwise, ranks that still report another hash would restart endlessly.
+                # Restart the ranks once per content of a file. If they still report another hash, they would restart
+                # forever.
                 self._handled |= {path: self._read[path][1] for path in edited}
                 self._loaded.clear()
                 self._watched = {}
@@ -225,7 +228,7 @@ class EditedModules:
 
     def _is_edited(self, path: str) -> bool:
         if (seen := _stamp(path)) is None:
-            return False  # the file was removed or is being replaced
+            return False  # an editor may be replacing the missing file, so it does not count as edited
         if (known := self._read.get(path)) is None or known[0] != seen:
             try:
                 known = self._read[path] = seen, hash_bytes(Path(path).read_bytes())

@@ -122,7 +122,7 @@ class EventPublisher:
     def emit_phase(
         self, node: int, phase: NodePhase, detail: str = "", retry_at: float | None = None, address: str = ""
     ) -> None:
-        """Publish the phase of a node."""
+        """Publish the phase of a node, such as "connected" or "ready"."""
         pool = self._context.name
         event = events.NodePhase(pool=pool, node=node, phase=phase, detail=detail, retry_at=retry_at, address=address)
         self.emit(event)
@@ -223,7 +223,10 @@ class EventPublisher:
             self.emit(events.PoolOpened(pool=context.name, spec=spec, created_at=context.row.created_at))
 
     def update_price(self) -> None:
-        """Publish the pool's hourly price: the sum of the machines' recorded prices, or else the provider's price."""
+        """Publish the pool's hourly price.
+
+        The price is the sum of the machines' recorded prices, or else the provider's price.
+        """
         context = self._context
         hourly = total_hourly(context.machines)
         if hourly is None and (price := hourly_price(context.provider)) is not None:
@@ -274,7 +277,7 @@ class EventPublisher:
         if self._unfetched.get(link.node) == sizes:
             return
         self._unfetched[link.node] = sizes
-        # The sum of counters omits runs of size 0: their nodes retain outcomes, but no results.
+        # Adding Counters drops runs of size 0. This is intended: nodes retain outcomes of such runs, but no results.
         runs = dict(sum(map(Counter, self._unfetched.values()), Counter[str]()))
         if runs != self._context.view.unfetched:
             self.emit(events.UnfetchedNews(pool=self._context.name, runs=runs))

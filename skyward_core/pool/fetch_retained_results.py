@@ -76,7 +76,8 @@ async def fetch_retained(row: PoolRow, ledger: Ledger, *, give_up: bool = False)
                 await visit.fetch_all(give_up=give_up)
                 await visit.wait_removed()
             except (PoolError, OSError, WireError) as error:
-                if results in ledger.retained_results(row.token):  # otherwise another client has fetched the results
+                # If the ledger no longer lists the results, another client has fetched them in the meantime.
+                if results in ledger.retained_results(row.token):
                     failures.append(f"{results} (still retained: {error_message(error)})")
                     hint = hint or error_hint(error)
                 continue
@@ -270,7 +271,8 @@ class NodeResultsFetcher:
             try:
                 await link.fetch(header["file"], landing)
             except ConnectionError:
-                await self._wait_until(lambda: link.up)  # the download is resumed
+                # Wait for the reconnection; the next iteration resumes the download.
+                await self._wait_until(lambda: link.up)
             else:
                 landing.close()
                 self._received, self._download = self.received_bytes, None
@@ -339,11 +341,11 @@ class NodeResultsFetcher:
                 self._error_text = header["message"]
 
     def on_link(self, link: Link, up: bool, detail: str) -> None:
-        """Remember the reason of a lost connection."""
+        """Store the reason why the connection to the agent was lost."""
         self._error_text = detail or self._error_text
 
     def cursors(self, node: int) -> dict[str, int]:
-        """Return the downloaded bytes of each log file of the node."""
+        """Return the number of downloaded bytes of each log file of the node."""
         first = node * self._ranks
         return {
             name: at for name, at in self._archive.cursors.items() if first <= parse_rank(name) < first + self._ranks
@@ -355,10 +357,12 @@ class NodeResultsFetcher:
         return ranks if isinstance(ranks, int) else len(self._archive.cursors) + 1
 
 
-EMPTY_MACHINES_FILE = "emptied"  # lists, in the pool's folder, the machines without unfetched results
+# Name of a file in the pool's folder on the client that lists the machines without unfetched results.
+EMPTY_MACHINES_FILE = "emptied"
 MAX_BYTES = 4 << 30  # maximum bytes that a teardown fetches
-QUERY_TIMEOUT = 120.0  # seconds for the machines to list their results
-PATIENCE = 300.0  # seconds for the download; the machines' own shutdown timer is longer than both limits together
+QUERY_TIMEOUT = 120.0  # seconds within which all machines must list their retained results
+# Seconds to download the retained results. The shutdown timers of the machines run longer than both limits together.
+PATIENCE = 300.0
 MAX_PARALLEL = 8  # machines from which results are fetched at the same time
 PROGRESS_INTERVAL = 0.2  # seconds between progress reports
 
@@ -389,7 +393,7 @@ async def fetch_remaining(
             done.add(machine)
     pending = [machine for machine in machines if machine.address and machine.id not in done.ids]
     if not pending or not await asyncio.to_thread(context.ledger.runs, context.token):
-        return [], []  # a pool without runs has no results
+        return [], []  # a pool that never had a run has no results to fetch
     if give_up:
         return [f"deleted unfetched results of {_describe_runs(context.links)}"], []
     provider = context.provider

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     LockFrame = frames.AgentGranted | frames.AgentHeld | frames.AgentWanted
 
 
-NodesWanted = int | tuple[int, ...]  # number of nodes that a run requests, or their indices
+NodesWanted = int | tuple[int, ...]  # type of an option: number of nodes that a run requests, or their indices
 
 
 FIRST_EPOCH = 1  # first epoch of an agent on a standalone node; the agent itself numbers later epochs
@@ -51,7 +51,7 @@ class RankSetup:
         return self._context.links
 
     def _placement(self) -> dict[str, Any]:
-        """Return the part of a rank's placement that is the same for all ranks."""
+        """Return the keys of a rank's placement (addresses, node count, world size) that are the same for all ranks."""
         context = self._context
         world = len(context.machines) * context.ranks_per_node
         facts: dict[str, Any] = {"total_nodes": len(context.machines), "world_size": world}
@@ -183,10 +183,10 @@ class RankSetup:
                 link.send(header | {"alone": True}, plugins)
 
     def on_frame(self, link: Link, header: LockFrame) -> None:
-        """Handle an agent's frame about the gang lock."""
+        """Process an agent's frame about the gang lock. Ranks of a standalone pool use no lock, so do nothing."""
 
     def on_down(self, link: Link) -> None:
-        """Handle the loss of a link."""
+        """Process the loss of a link. Only gangs hold a lock that could be lost, so do nothing here."""
 
 
 class NodeGangState(NamedTuple):
@@ -295,7 +295,7 @@ class GangSetup(RankSetup):
 
     @property
     def is_complete(self) -> bool:
-        """Whether all ranks belong to one unbroken epoch."""
+        """Whether all ranks belong to one gang that accepts further runs."""
         epoch = self.head.epoch
         return epoch > 0 and all(link.epoch == epoch and not link.broken and not link.members for link in self._links)
 
@@ -398,7 +398,7 @@ class GangSetup(RankSetup):
             if isinstance(answer, BaseException):
                 if link is self.head:
                     raise answer
-                continue  # the node has just been lost; the other answers remain valid
+                continue  # skip the node, because its link was lost after the request; the other answers remain valid
             header = answer[0]
             run_counts[link.node] = header["runs"]
             if header["epoch"] >= link.epoch and not (link.broken and header["epoch"] == link.epoch):
@@ -417,7 +417,7 @@ class GangSetup(RankSetup):
         ]
 
     async def _ensure_complete(self) -> None:
-        """Form the next epoch if required. If the present one works but accepts no new calls, wait for its calls."""
+        """Form a new gang of all ranks if required. If the gang accepts no new calls, first wait for its calls."""
         if self.is_complete:
             return
         links = self._links
@@ -484,7 +484,7 @@ class GangSetup(RankSetup):
             if active[run] and calls[run] < total:
                 for link, header in answers.items():
                     if link.members and run not in header["runs"]:
-                        continue  # the node belongs to another gang than the run
+                        continue  # skip this node, because its gang does not have the run
                     link.send({"t": "stop", "run": run, "why": reason, "break": link.epoch})
                     # Set the reason here, because the agent's own report would arrive after the next start.
                     link.broken = link.broken or reason
@@ -516,7 +516,7 @@ class GangSetup(RankSetup):
             self._context.roster.report_wait("")
 
     async def _form_gang(self, nodes: tuple[int, ...] = (), *, fresh: bool = False) -> int:
-        """Form the next epoch, of all nodes or of the given nodes. Return its number."""
+        """Form a gang of all nodes or of the given nodes. Return the number of its epoch."""
         await self._ensure_plugins()
         links = [self._links[node] for node in nodes] or self._links
         # Send all requests at once, so that forming a gang takes one round trip.
@@ -560,7 +560,8 @@ class GangSetup(RankSetup):
         port_answers = {
             link.node: answer[0]
             for link, answer in zip(links, answers, strict=True)
-            if not isinstance(answer, BaseException)  # the node was just lost, so the gang will be incomplete anyway
+            # Omit a node that was lost during the request; no complete gang is possible without it.
+            if not isinstance(answer, BaseException)
         }
         ports = {node: answer["ports"] for node, answer in port_answers.items()}
         peers = [peer | {"ports": ports.get(peer["node"], [])} for peer in self._placement()["peers"]]

@@ -41,20 +41,23 @@ class LedgerWriter:
         self._attempts: dict[str, int] = {}  # restarted run -> number of its latest attempt
         self._log_ends: dict[str, dict[str, int]] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_for = 0.0  # delay in seconds that the timer was set for
+        self._timer_for = 0.0  # delay in seconds with which the present timer was started
 
     def add_run(self, run: str, function: str, kind: str, total: int, at: float, *, ours: bool = False) -> None:
-        """Add the row of a dispatched run. ``ours``: this process dispatched the run."""
+        """Add the ledger row of a dispatched run. ``ours``: this process dispatched the run."""
         opened = {"token": self._context.token, "function": function, "kind": kind, "total": total, "opened_at": at}
         self.set_columns(run, **opened, **({"pid": process_mark()} if ours else {}))
 
     def set_columns(self, run: str, **columns: Any) -> None:
-        """Set columns of a run's row."""
+        """Set columns of a run's row, to be written to the ledger shortly afterwards."""
         self._runs.setdefault(run, {}).update(columns)
         self._flush_within(FLUSH_OPENED_DELAY)
 
     def add_outcome(self, run: str, outcome: Outcome, log: dict[str, list[int]]) -> None:
-        """Add the outcome of a call. ``log``: log file -> (start, end) of the bytes that the call printed."""
+        """Add the outcome of a call to the pending ledger records.
+
+        ``log``: log file -> (start, end) of the bytes that the call printed.
+        """
         self._outcomes.append((run, outcome, log))
         ends = self._log_ends.setdefault(run, {})
         for name, (_, end) in log.items():
@@ -62,7 +65,8 @@ class LedgerWriter:
         if len(self._log_ends) > MAX_REMEMBERED_RUNS:
             del self._log_ends[next(iter(self._log_ends))]
         if is_failure(outcome):
-            self._flush_within(0.0)  # in the next step of the loop, so that simultaneous failures are written together
+            # Write in the next iteration of the event loop, so that simultaneous failures share one transaction.
+            self._flush_within(0.0)
 
     def restart_run(self, run: str, attempt: int) -> None:
         """Record the start of a run's next attempt, and remove the outcomes of the earlier ones."""
@@ -73,9 +77,10 @@ class LedgerWriter:
         self.set_columns(run, attempts=attempt)
 
     def add_run_end(self, run: str, state: RunStatus, when: float, cause: RootCause | None) -> None:
-        """Record the end of a run."""
+        """Record the end of a run in the ledger."""
         columns = self._runs.setdefault(run, {})
-        columns.pop("pid", None)  # the process id serves only to find the process of a running run
+        # The row of an ended run needs no process id, because it only identifies the client of an active run.
+        columns.pop("pid", None)
         columns.update(state=state, ended_at=when, root_cause=cause)
         self._flush_within(FLUSH_DELAY)
 
@@ -127,14 +132,14 @@ class LedgerWriter:
             self.warn_write_failed("records", error)
 
     def warn_write_failed(self, what: str, error: Exception) -> None:
-        """Report the first write failure."""
+        """Warn the user about the first write failure."""
         if not self._has_warned:
             self._has_warned = True
             self._context.news.emit_warning(f"{what} cannot be written: {error}")
 
     def _flush_within(self, seconds: float) -> None:
         if self._timer is not None and self._timer_for <= seconds:
-            return  # the existing timer fires early enough
+            return  # keep the present timer, because it fires before the requested delay has passed
         loop = asyncio.get_running_loop()
         at = loop.time() + seconds
         if self._timer is not None:

@@ -21,8 +21,8 @@ Verdict = Literal["up", "unfinished", "expired", "left"]
 """Verdicts on a resource: its pool is up ("up"); the pool's client exited during the start ("unfinished"); the pool
 should have ended, but no agent has ended it ("expired"); the ledger has no running pool for the resource ("left")."""
 
-INVENTORY_TIMEOUT = 10.0  # seconds for the inventory of all accounts after a teardown
-_MAX_NAMED = 5  # maximum number of ids in a note
+INVENTORY_TIMEOUT = 10.0  # seconds to list the resources of all cloud accounts after a teardown
+_MAX_NAMED = 5  # maximum number of resource ids that a note lists
 
 
 @value
@@ -43,7 +43,7 @@ class JudgedLeftover(Value):
 
 
 def judge(thing: Leftover, row: PoolRow | None, account: int) -> JudgedLeftover:
-    """Judge a resource by the row of its pool and by its own tags."""
+    """Decide by its pool's ledger row and its tags whether a cloud resource is in use, expired or left over."""
     if row is None or row.ended_at is not None:
         return JudgedLeftover(thing, "left", account, "" if row is None else row.key)
     if not thing.is_machine:
@@ -63,7 +63,7 @@ def sweepable_provider(name: str) -> Any:
     try:
         found = providers.provider_class(name)
     except UsageError:
-        return None  # its package is not installed; the pool screens report that
+        return None  # the provider's package is not installed, which the pool screens report
     return found if isinstance(found, ListsResources) else None
 
 
@@ -71,7 +71,7 @@ def _restore_provider(kind: Any, row: dict[str, Any]) -> Any:
     try:
         return kind.from_json(row)
     except (SkywardError, TypeError):
-        return None  # written by another version of this library
+        return None  # another release of this library saved this provider in a format that this release cannot read
 
 
 def accounts_of(rows: Iterable[dict[str, Any]], named: Mapping[str, Sequence[Any]] = MappingProxyType({})) -> list[Any]:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from skyward_core.store.recording_file import Entry
 
 
-SAMPLE_TIMEOUT = 5.0  # seconds; a node's first samples arrive within one second
-POLL_INTERVAL = 0.05  # seconds
+SAMPLE_TIMEOUT = 5.0  # seconds to wait for new samples; a node's first samples arrive within one second
+POLL_INTERVAL = 0.05  # seconds between checks whether new samples have arrived
 AGENT_TOO_OLD = "its agent is from an older release without machine metrics. Create a new pool to get them."
 
 
@@ -40,7 +40,7 @@ class MetricsCollector:
                 self.on_connect(link)
 
     def on_connect(self, link: Link) -> None:
-        """Request samples from the present offset if the agent supports metrics."""
+        """Request a node's metric samples, beginning after the received ones, if its agent supports metrics."""
         if "metrics" in link.welcome.get("knows", ()):
             link.send({"t": "metrics", "at": self._cursors.get(link.node, 0)})
         else:
@@ -82,12 +82,13 @@ class MetricsCollector:
 
     def _lacks_sample(self, link: Link, since: float) -> bool:
         machine = self._book.machine(link.node)
-        known = machine.why or (machine.host.latest_at >= since and machine.host.seen > 1)  # rates need two samples
+        # A rate such as bytes per second is the difference of two samples.
+        known = machine.why or (machine.host.latest_at >= since and machine.host.seen > 1)
         return link.up and not link.silent and not known
 
 
 LONG_RUN = 10.0  # seconds; machine metrics are recorded only for runs that last longer
-RUN_MARGIN = 30.0  # seconds after the end of a run that are recorded as part of the run
+RUN_MARGIN = 30.0  # seconds of metrics after the end of a run that are recorded as part of the run
 
 
 class MetricsRecorder:
@@ -99,7 +100,8 @@ class MetricsRecorder:
     def __init__(self, context: PoolContext) -> None:
         self._context = context
         self._collector: MetricsCollector | None = None
-        self._recording_file: MetricsWriter | None = None  # created on first use; most runs are too short
+        # Opened when the first sample is recorded, because most runs end before that.
+        self._recording_file: MetricsWriter | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}  # run -> timer that starts its recording
         self._busy_until = 0.0
         self._stop = context.news.subscribe(self._on_event, None)
@@ -138,7 +140,7 @@ class MetricsRecorder:
         return time.time() < self._busy_until or any(run.state == "running" for run in runs)
 
     def on_frame(self, link: Link, header: AgentMetrics, body: bytes) -> None:
-        """Store and record samples, or the reason for sending none."""
+        """Store and record the samples of a node, or the reason why the node sends none."""
         if self._collector is None:
             return
         self._collector.on_frame(link, header, body)

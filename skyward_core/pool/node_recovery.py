@@ -24,8 +24,8 @@ from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger_rows import Replacement
 from skyward_core.store.pool_folder import parse_rank
 
-REPLACEMENT_PAUSES = (1.0, 30.0)  # seconds between attempts: first and longest
-POLL_INTERVAL = 0.5  # seconds between checks of another client's replacement
+REPLACEMENT_PAUSES = (1.0, 30.0)  # shortest and longest pause in seconds between attempts to replace a machine
+POLL_INTERVAL = 0.5  # seconds between checks whether another client has replaced the machine
 MACHINE_STATE_TIMEOUT = 30.0  # seconds for a provider to report a machine's state
 TERMINATE_TIMEOUT = 60.0  # seconds to terminate a useless machine; after a failure the teardown tries again
 
@@ -51,7 +51,7 @@ class NodeReplacements:
             task.add_done_callback(lambda done: tasks.get(node) is done and tasks.pop(node))
 
     def resume(self) -> None:
-        """Resume replacements that other clients left, and remove finished replacements from the ledger.
+        """Resume replacements that other clients did not finish, and remove finished replacements from the ledger.
 
         Called after this client has attached.
         """
@@ -80,7 +80,8 @@ class NodeReplacements:
         except (SkywardError, OSError) as error:
             self._fail(node, error_message(error))
         finally:
-            with suppress(LedgerError):  # at the latest, the exit of this client releases the entry
+            # If the ledger entry cannot be released, it becomes free when this client's process exits.
+            with suppress(LedgerError):
                 pool.ledger.release_replacement(token, node, self._roster.owner)
 
     async def _try_replace(self, node: int) -> str:
@@ -91,12 +92,15 @@ class NodeReplacements:
             found = await self._wait_for_claim(node)
             if found is not None:
                 await self._retry_until_back(node, found)
-        except LedgerError as error:  # another process has locked the ledger, or the disk is full
+        except LedgerError as error:  # the ledger cannot be written: another process has locked it, or the disk is full
             return str(error)
         return ""
 
     async def _wait_for_claim(self, node: int) -> Replacement | None:
-        """Wait until this client owns the replacement of a node. Return None if another client has finished it."""
+        """Wait until this client owns the replacement of a node's machine.
+
+        Return None if another client has completed the replacement.
+        """
         pool, token = self._context, self._context.token
         while pool.view.is_live:
             if self._roster.is_superseded(node):
@@ -107,7 +111,8 @@ class NodeReplacements:
                 found = pool.ledger.record_replacement_intent(token, node, secrets.token_hex(8), self._roster.owner)
                 if found is not None and (found.made or not self._roster.is_superseded(node)):
                     return found
-                if found is not None:  # another client has just replaced the machine
+                # The entry has been completed by another client, whose machine this client can join.
+                if found is not None:
                     pool.ledger.end_replacement(token, node)
             await asyncio.sleep(POLL_INTERVAL)
         raise _PoolTornDown
@@ -144,8 +149,8 @@ class NodeReplacements:
                 await self._acquire_machine(node, found)
                 await self._context.startup.move_node(pool.machines[node])
         except (PoolError, UsageError, OSError) as error:
-            # Providers and the system have time-outs, too. Only this method's own limit means that the machine started
-            # too late. An error without a message is still a failure.
+            # Providers and the operating system raise TimeoutError, too. Report a late start only if this method's own
+            # limit has expired. An error without a message is still a failure.
             ours = limit.expired() and isinstance(error, TimeoutError)
             late = f"it did not start within {pool.options.start_timeout:g} s"
             reason = late if ours else error_message(error) or type(error).__name__
@@ -157,7 +162,7 @@ class NodeReplacements:
                 raise _PoolTornDown
         entry = self._roster.ledger_entry(node)
         if reason and entry is not None and entry.made:
-            # The machine is useless. It stays in the ledger, and becomes a former machine when there is another one.
+            # Terminate the machine because no agent can run on it. The ledger keeps it as a former machine of the node.
             await self._terminate(pool.machines[node])
             pool.ledger.restart_replacement(token, node, secrets.token_hex(8))
         return reason
@@ -165,7 +170,8 @@ class NodeReplacements:
     async def _terminate(self, machine: Machine) -> None:
         """Terminate an unwanted machine. If that fails, the pool's teardown terminates it."""
         pool = self._context
-        with suppress(PoolError, UsageError, OSError):  # the debug log contains the error
+        # Ignore the error, which is in the debug log; the teardown tries the termination again.
+        with suppress(PoolError, UsageError, OSError):
             work = asyncio.wait_for(pool.provider.terminate(pool.name, [machine]), TERMINATE_TIMEOUT)
             await log_call("terminate", pool.name, work)
 
@@ -173,7 +179,7 @@ class NodeReplacements:
         """Create the replacement machine and record it in the ledger."""
         pool, token = self._context, self._context.token
         machines = pool.ledger.machines(token)
-        if found.made:  # a client that has exited has already created the machine
+        if found.made:  # the ledger entry says that a client that exited later has already created the machine
             pool.machines[node] = machines[node]
             return
         # Fetch the configuration before renting a machine, because a machine is useless without it.
@@ -208,7 +214,7 @@ class NodeReplacements:
         return ends
 
     async def _try_join(self, node: int) -> bool:
-        """Connect to another client's replacement of a node. Return whether it succeeded."""
+        """Connect to a node's new machine, which another client has started. Return whether the node answered."""
         pool, before = self._context, self._context.machines[node]
         machine = pool.ledger.machines(pool.token)[node]
         try:
@@ -227,12 +233,13 @@ class NodeReplacements:
         try:
             work = asyncio.wait_for(pool.provider.describe(pool.name, [machine]), MACHINE_STATE_TIMEOUT)
             (seen,) = await log_call("describe", pool.name, work)
-        except (PoolError, UsageError, OSError):  # the debug log contains the error
+        except (PoolError, UsageError, OSError):
+            # The debug log contains the provider's error; the caller treats the state as unknown.
             return True
         return seen.state in ("running", "unreachable")
 
     async def _on_node_back(self, node: int, *, brought: bool) -> None:
-        """Allow runs on a replaced node.
+        """Allow runs on a node whose machine was replaced.
 
         Reports a ledger error without a retry, because a retry would replace a machine that works.
         """
@@ -264,7 +271,7 @@ class NodeReplacements:
 
 
 MAX_STARTS = 3  # maximum agents started per node within RESTART_WINDOW; more deaths indicate a persistent fault
-RESTART_WINDOW = 60.0  # seconds
+RESTART_WINDOW = 60.0  # seconds over which the started agents of a node are counted
 MAX_FAILURES = 4  # consecutive failed starts after which no further agent is started
 PAUSE = 0.5  # seconds after the first failed start; doubled after each further one
 
@@ -279,7 +286,8 @@ class RestartLimiter:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._started: dict[int, list[float]] = {}
-        self._failed: dict[int, list[tuple[float, str]]] = {}  # time and reason of failures since the last success
+        # Node -> time and reason of each failed start of an agent since the last successful start.
+        self._failed: dict[int, list[tuple[float, str]]] = {}
 
     def refusal_reason(self, node: int) -> str:
         """Return the reason why a node gets no new agent; "" if it may get one."""
@@ -292,16 +300,16 @@ class RestartLimiter:
         return ""
 
     def is_due(self, node: int) -> bool:
-        """Check whether the pause after the last failed start is over."""
+        """Check whether the pause after a node's last failed start of an agent has ended."""
         failed = self._failed.get(node)
         return not failed or self._clock() - failed[-1][0] >= PAUSE * 2 ** (len(failed) - 1)
 
     def add_failure(self, node: int, reason: str) -> None:
-        """Record a failed start."""
+        """Record a failed start of a node's agent."""
         self._failed.setdefault(node, []).append((self._clock(), reason))
 
     def add_success(self, node: int) -> None:
-        """Record a successful start."""
+        """Record a successful start of a node's agent."""
         self._failed.pop(node, None)
         self._started.setdefault(node, []).append(self._clock())
 
@@ -309,7 +317,7 @@ class RestartLimiter:
 _log = get_logger("node")
 
 DESCRIBE_TIMEOUT = 10.0  # seconds for a provider to report why a machine ended
-RECONNECT_PAUSES = (1.0, 30.0)  # seconds between attempts: first and longest
+RECONNECT_PAUSES = (1.0, 30.0)  # shortest and longest pause in seconds between attempts to reconnect to a lost node
 RETRY_DELAY = 1.0  # seconds until a failed diagnosis is repeated
 
 
@@ -327,7 +335,8 @@ class NodeRecovery:
         self._news = context.news
         self._restart_limiter = RestartLimiter()
         self._diagnosing: dict[int, asyncio.Task[None] | None] = {}
-        self._testimonies: dict[Link, str] = {}  # lost nodes, and the testimonies of their witnesses
+        # Link of a lost node -> statements of the nodes that got no answer from it.
+        self._testimonies: dict[Link, str] = {}
         self.suspects = SuspectedNodes(context.options.lost_after, self._on_suspicion_timeout)
         self.silence_watch = SilenceWatch(context, self._on_witnessed_loss)
         self.replacements = NodeReplacements(context)
@@ -370,7 +379,7 @@ class NodeRecovery:
         testimony = self._testimonies.pop(link, "")
         is_back = link.silence_seconds < LOSS_SECONDS if testimony else link.up
         if link is not context.links[link.node] or is_back or link.gone:
-            return  # the state changed while this client waited for the decision lock
+            return  # while this client waited for the lock, the node returned or was replaced
         if decided:
             self._mark_lost(link, "another client replaces its machine")
             return
@@ -424,7 +433,8 @@ class NodeRecovery:
         try:
             async with asyncio.timeout(DESCRIBE_TIMEOUT):
                 (seen,) = await context.describe([machine])
-        except (SkywardError, OSError):  # the debug log contains the error
+        except (SkywardError, OSError):
+            # The debug log contains the provider's error; without its answer the preemption stays unknown.
             return ""
         return self._describe_preemption(link.node, seen)
 
@@ -450,9 +460,9 @@ class NodeRecovery:
         report("ready", "a new agent took over")
 
     def _on_witnessed_loss(self, link: Link, testimony: str) -> None:
-        """Treat a node as lost because its witnesses miss it. Do not wait for a diagnosis: the machine does not answer.
+        """Treat a node as lost because its witnesses get no answer from it.
 
-        Does not terminate the machine.
+        The node needs no diagnosis, because it does not answer this client either. Does not terminate the machine.
         """
         if (task := self._diagnosing.pop(link.node, None)) is not None:
             task.cancel()
@@ -475,7 +485,7 @@ class NodeRecovery:
         try:
             if context.ledger.pool(context.token).state != "stopping":
                 context.ledger.set_pool_state(context.token, "degraded" if context.present_links else "failed")
-        except LedgerError as error:  # continue, because calls that wait for the node must end
+        except LedgerError as error:  # mark the node as lost even without the ledger, because calls on it must end
             self._news.emit_node_note(link, f"the loss was not saved in the ledger: {error}")
         self._news.emit_state("degraded", f"node {link.node} is lost: {reason}")
         self.replacements.begin(link.node)
@@ -500,7 +510,7 @@ class NodeRecovery:
                     released.append(context.machines[link.node])
                     preemption = self._describe_preemption(link.node, released[-1])
                     self._mark_lost(link, preemption, taken_back=True)
-        if released:  # together, because Slurm ends whole allocations only
+        if released:  # End all preempted machines with one request, because Slurm can only end a whole allocation.
             await log_call("terminate", context.name, context.provider.terminate(context.name, released))
 
     # -- nodes that return ---------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from skyward_core.store.ledger import Ledger
 
 
-EARLIER_SUFFIX = ".earlier"  # added to the name of a file's last whole version if the latest version is cut off
+EARLIER_SUFFIX = ".earlier"  # file name suffix of the last complete version of a file whose latest version is cut off
 PATIENCE = 60.0  # seconds that a node may take to scan its disk
 MAX_FILES = 200_000  # maximum number of listed files per node, over all pages
 SILENCE_TIMEOUT = 6.0  # seconds without a frame; a node sends a frame at least every 2 s while it scans
@@ -130,8 +130,8 @@ class _NodeListing(NamedTuple):
     files: list[WrittenFile]
     more: int = 0
     folder: str = ""
-    why: str = ""  # reason of a failure
-    forgotten: bool = False  # the node does not know the run
+    why: str = ""  # reason why the node sent no listing; "" if it did
+    forgotten: bool = False  # whether the node answered that it does not know the run
 
 
 async def _list_node(
@@ -169,7 +169,7 @@ async def _list_page(
 
 
 async def _request(link: Link, request: dict[str, object]) -> WrittenAnswer:
-    """Return a node's answer. Repeat the request whenever the link has been restored."""
+    """Send a request to a node and return its answer. Repeat the request whenever the link has been restored."""
     while True:
         welcome = link.welcome
         try:
@@ -226,13 +226,13 @@ class OutputRecord:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._size = 0
-        self._lock = threading.Lock()  # files of different nodes are fetched in threads
+        self._lock = threading.Lock()  # threads that fetch files from different nodes share this record
         self._by_target: dict[str, FetchedRow] = {}
         # Keyed without the node: different nodes may list the same file of a shared disk.
         self._by_file: dict[tuple[str, str], list[FetchedRow]] = {}
 
     def latest_at(self, target: Path) -> FetchedRow | None:
-        """Return the last file that was downloaded to a path."""
+        """Return the record of the last download to a local path."""
         self._read()
         return self._by_target.get(str(target))
 
@@ -243,7 +243,7 @@ class OutputRecord:
         return [row for row in rows if self._by_target.get(row.target) is row and row.is_unchanged]
 
     def rows(self) -> list[FetchedRow]:
-        """Return the unchanged local copies."""
+        """Return the records of all downloaded files whose local copies are unchanged."""
         self._read()
         return [row for row in self._by_target.values() if row.is_unchanged]
 
@@ -255,7 +255,7 @@ class OutputRecord:
         """
         left = file_fingerprint(target)
         if left is None:
-            return  # the local file was removed after the download
+            return  # do not record the file, because it was deleted right after its download
         row = FetchedRow(str(target), file.node, file.path, file.version, left, sha256)
         # The leading newline separates this line from an earlier line that a crash or a full disk truncated.
         line = b"\n" + json.dumps(asdict(row)).encode() + b"\n"
@@ -287,7 +287,7 @@ class OutputRecord:
 
 SPARE_BYTES = 1 << 20  # bytes of the client's disk that a download leaves free
 RETRY_PAUSE = 1.0  # seconds before the next try to download a file that changed during the download
-PROGRESS_INTERVAL = 0.2  # seconds between progress reports
+PROGRESS_INTERVAL = 0.2  # seconds between two calls of the progress callback
 STALL_TIMEOUT = 60.0  # seconds without a byte after which a node is skipped
 TEARDOWN_STALL_TIMEOUT = 5.0  # seconds after which a teardown skips a node whose agent does not respond at all
 # Bytes per second of a node's slowest expected disk. Before a node resumes a file, it reads the part that it has sent
@@ -345,7 +345,7 @@ class OutputFetcher:
         self.torn: list[WrittenFile] = []
         self._downloads: dict[WrittenFile, IncomingOutput] = {}
         self._done_bytes = 0
-        self._failed_nodes: dict[int, str] = {}  # node -> reason
+        self._failed_nodes: dict[int, str] = {}  # node -> reason why no further files are requested from it
 
     async def fetch(
         self, files: Sequence[WrittenFile], aim: Destination, progress: Progress | None = None
@@ -416,7 +416,7 @@ class OutputFetcher:
             return await asyncio.to_thread(self._store, file, target, incoming)
         except OSError as error:
             if self._end_reason or error.errno == errno.ENOSPC or CHANGED_MESSAGE in (error.strerror, str(error)):
-                incoming.drop()  # discard a partial file that cannot be resumed
+                incoming.drop()  # delete the partial file, because the file has changed or the disk is full
             raise
         finally:
             del self._downloads[file]
@@ -457,7 +457,8 @@ class OutputFetcher:
             before = Path(row.target)
             if before in aim.possible_targets(file) and not os.path.lexists(target):
                 make_folders(target, aim.folder)
-                with suppress(FileNotFoundError):  # another client may move the same file
+                # The earlier copy is missing if another client has just moved it to the same target.
+                with suppress(FileNotFoundError):
                     before.rename(target)
                 self._record.add(file, target, row.sha256)
                 return True
@@ -479,7 +480,7 @@ class OutputFetcher:
             raise OSError(f"not overwriting {target}: the file was modified after the download")
         if target.is_symlink() or not target.is_file() or target.stat().st_size != file.size:
             raise OSError(f"not overwriting {target}: it is another file")
-        return False  # the sizes are equal, so only a comparison of hashes can tell
+        return False  # the local file has the recorded size but another time, so compare the hashes
 
     def _begin_download(self, file: WrittenFile, target: Path, folder: Path) -> IncomingOutput:
         make_folders(target, folder)
@@ -507,7 +508,7 @@ class OutputFetcher:
                     since, at = time.monotonic(), incoming.at
                 if link.gone or self._context.detached or time.monotonic() - since > self._stall_timeout:
                     self._failed_nodes[file.node] = str(error)
-                await asyncio.sleep(0.1)  # the link is reconnecting
+                await asyncio.sleep(0.1)  # pause before the next try, because the link is still reconnecting
         raise OSError(reason)
 
     async def _download_with_timeout(self, link: Link, path: str, incoming: IncomingOutput) -> None:
@@ -573,7 +574,7 @@ class OutputFetcher:
 
 
 def make_folders(target: Path, folder: Path) -> None:
-    """Create the folders of a file.
+    """Create the folders that will contain a file.
 
     Raises:
         OSError: If they cannot be created, belong to another user, contain a link that leads outside, or include the
@@ -679,7 +680,7 @@ def delete_checkpoints(row: PoolRow, folders: Iterable[str], *, is_local: bool, 
     found = [each for each in rows if _checkpoint_folder(each.path) in folders and base in Path(each.target).parents]
     for path in [Path(each.target) for each in found if not only_look]:
         path.unlink(missing_ok=True)
-        with suppress(OSError):  # the folder contains other files
+        with suppress(OSError):  # rmdir fails if the folder contains other files, which must stay
             for parent in path.relative_to(base).parents[:-1]:
                 (base / parent).rmdir()
     return sum(each.left[0] for each in found)
@@ -712,8 +713,10 @@ class Outputs:
         self._patterns: Sequence[str] = output_patterns(context.row.spec)
         self._fetch_lock = asyncio.Lock()
         self.torn_versions: dict[tuple[int, str], str] = {}
-        self._outdated = set[tuple[str, str]]()  # path and version of files of checkpoints that are not kept
-        self._ended_runs: dict[str, None] = {}  # runs that await their last scan
+        # Node path and version of downloaded checkpoint files that were deleted as outdated.
+        self._outdated = set[tuple[str, str]]()
+        # Ids of ended runs whose files must be listed once more; a dict keeps their order.
+        self._ended_runs: dict[str, None] = {}
         self._wake = asyncio.Event()
         self._fetch_task: asyncio.Task[None] | None = None
 
@@ -874,7 +877,8 @@ class Outputs:
         for row in rows:
             if not self._context.is_local and patterns and matches(row.path, patterns) and row.is_unchanged:
                 self._outdated.add((row.path, row.version))
-                if Path(row.target).is_relative_to(self._base):  # the user may have downloaded it to another folder
+                # Delete only copies in the download folder, because the user may have fetched others elsewhere.
+                if Path(row.target).is_relative_to(self._base):
                     Path(row.target).unlink(missing_ok=True)
 
     def _wanted(self, files: Iterable[WrittenFile]) -> list[WrittenFile]:
@@ -913,7 +917,7 @@ class Outputs:
         while (self._ended_runs or self._active_runs) and not self._context.detached:
             try:
                 await self._fetch_until_idle()
-            except OSError as error:  # for example a file that was deleted meanwhile
+            except OSError as error:  # for example, a file was deleted between the listing and its download
                 if str(error) != warned:
                     warned = str(error)
                     self._news.emit_warning(f"cannot fetch output files now: {error}")
@@ -1023,18 +1027,18 @@ class Outputs:
             files = [{"path": path} for path in here - own.keys()]
             files += [{"path": path, "version": version} for path, version in own.items()]
             files = [file for file in files if _checkpoint_folder(file["path"]) in folders]
-            with suppress(OSError):  # the files stay
+            with suppress(OSError):  # ignore a failure: the node then keeps its checkpoint folders
                 async with asyncio.timeout(TEARDOWN_STALL_TIMEOUT):
                     await link.ask({"t": "clear", "folders": folders, "files": files})
 
         if folders and not (found.failures or found.omitted_count):
             copies = [row.target for row in rows if _checkpoint_folder(row.path) in folders]
-            with suppress(OSError):  # the files stay
+            with suppress(OSError):  # if the local copies cannot be flushed to disk, the nodes keep their files
                 await asyncio.to_thread(_flush_to_disk, copies)
                 await asyncio.gather(*map(clear, self._context.present_links))
 
     def _checkpoint_folders(self) -> list[str]:
-        self._news.records.flush()  # a short run may not be in the ledger yet
+        self._news.records.flush()  # a flush, because the ledger may not contain a short run yet
         with suppress(LedgerError):
             return checkpoint_folders(self._context.row, self._context.ledger)
         return []

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import FromAgent
 
 
-FILES_PER_RANK = 3  # open log files of a rank: stdout, stderr, metrics
-FILES_PER_NODE = 3  # open files for the connections to a node
-SPARE_FILES = 64  # open files reserved for the user's script and for short-lived files
+FILES_PER_RANK = 3  # number of open log files of a rank: stdout, stderr, metrics
+FILES_PER_NODE = 3  # number of open files for the connections to a node
+SPARE_FILES = 64  # number of open files reserved for the user's script and for short-lived files
 MIN_SPARE_FILES = 16
 
 
@@ -52,7 +52,7 @@ def raise_file_limit(nodes: int, ranks: int, least: int | None = None) -> None:
     Raises:
         UsageError: If the hard limit is too low even for one connection per node.
     """
-    import resource  # imported late: the limit often needs no change
+    import resource  # imported late, because a client without a pool does not need the module
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -73,7 +73,7 @@ def raise_file_limit(nodes: int, ranks: int, least: int | None = None) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-_POOLS: WeakSet[Pool] = WeakSet()  # all pools of this process
+_POOLS: WeakSet[Pool] = WeakSet()  # all Pool objects of this process, for a flush of their records at its exit
 
 
 async def flush_all() -> None:
@@ -141,11 +141,13 @@ class Pool:
             PoolError: For the reasons of ``write_intent``.
         """
         if spec.options.checkpoint_store:
-            from skyward_core.pool.checkpoint_store import check_store  # imported late: rarely used
+            # Imported late, because few pools have a checkpoint store.
+            from skyward_core.pool.checkpoint_store import check_store
             from skyward_core.pool.output_files import checkpoint_patterns
 
             patterns = checkpoint_patterns(spec.describe()) if isinstance(spec.provider, RunsHere) else ()
-            await asyncio.to_thread(check_store, spec.options.checkpoint_store, Path(cwd), patterns)  # may connect
+            # Runs in a thread, because the check may connect to the store.
+            await asyncio.to_thread(check_store, spec.options.checkpoint_store, Path(cwd), patterns)
         if spec.options.resume and (earlier := ledger.run(spec.options.resume)) is not None:
             first = ledger.pool(earlier.token).spec["options"].get("resume")
             if first:
@@ -222,7 +224,7 @@ class Pool:
     # -- frames and link changes ---------------------------------------------------------------------------
 
     def cursors(self, node: int) -> dict[str, int]:
-        """Return the downloaded bytes of each log file of a node. Called after the node's welcome."""
+        """Return the number of downloaded bytes of each log file of a node. Called after the node's welcome."""
         self.news.set_ranks_per_node(self.links[node].welcome["ranks_per_node"])
         return self.context.cursors(node)
 
@@ -279,7 +281,8 @@ class Pool:
         context.scheduler.queue.notify()
         if up:
             context.recovery.suspects.clear(link)
-            if not link.silent:  # otherwise the connection has not changed, so the welcome was processed earlier
+            # If the link was only silent, its connection and its welcome frame are unchanged and already processed.
+            if not link.silent:
                 self._on_connect(link)
             return
         if link.silent:

@@ -246,7 +246,7 @@ class PoolContext:
         return range(node * self.ranks_per_node, (node + 1) * self.ranks_per_node)
 
     def cursors(self, node: int) -> dict[str, int]:
-        """Return the downloaded bytes of each log file of a node."""
+        """Return the number of downloaded bytes of each log file of a node."""
         ranks = self.ranks_of(node)
         return {name: at for name, at in self.archive.cursors.items() if parse_rank(name) in ranks}
 
@@ -260,7 +260,7 @@ class PoolContext:
             raise WireError(f"node {link.node} sent a frame about rank {rank} of another node")
 
 
-DEFER_DELAY = 0.003  # seconds; longer than a small call takes
+DEFER_DELAY = 0.003  # seconds until deferred work starts; a small call returns its result sooner
 CANCEL_TIMEOUT = 1.0  # seconds that cancelled tasks have to finish
 
 

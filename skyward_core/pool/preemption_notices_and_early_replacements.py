@@ -74,7 +74,7 @@ def describe_preemption(node: int, machine: Machine, *, noticed: bool = False) -
 
 
 def describe_notice(node: int, notice: NoticeKeys) -> str:
-    """Describe a preemption notice."""
+    """Return the text of a preemption notice."""
     if notice["kind"] == "rebalance":
         return f"the machine of node {node} may be preempted soon (rebalance recommendation); no action is taken"
     seconds = notice["left"]
@@ -133,13 +133,15 @@ class EarlyReplacements:
 
     async def _try_request(self, node: int, returning: asyncio.Task[None] | None) -> Machine | None:
         pool = self._context
-        if returning is not None:  # the ledger still contains the former request
+        # Wait until the machine of the previous early request is terminated, because the ledger still lists it.
+        if returning is not None:
             await asyncio.wait([returning])
         try:
             intent = secrets.token_hex(8)
             found = pool.ledger.record_replacement_intent(pool.token, node, intent, self._roster.owner)
             if found is not None and not found.made:
                 return await self._request_machine(node, found)
-        except (SkywardError, OSError) as error:  # the replacement repeats the request later
+        except (SkywardError, OSError) as error:
+            # Report the failure only as a warning, because the replacement requests a machine again.
             pool.news.emit_node_note(pool.links[node], f"no other machine yet: {error_message(error)}")
         return None

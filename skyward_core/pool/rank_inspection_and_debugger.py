@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from skyward_core.views.pool_view import RunView
 
 
-ANSWER_TIMEOUT = 15.0  # seconds for a node's answer; the node's own limit is shorter
+ANSWER_TIMEOUT = 15.0  # seconds to wait for the stacks from a node; the node limits the collection to fewer seconds
 # Seconds without any frame of a node until the request fails. Nodes send a frame at least every 2 s.
 SILENCE_TIMEOUT = 4.0
 TOO_OLD = "the agent of its node is from an older release without stacks. Create a new pool to get them."
@@ -108,8 +108,8 @@ def _rank_stack(keys: RankStacksKeys, node: int) -> RankStack:
     )
 
 
-MAX_PROFILE_TIME = 600.0  # seconds
-PROFILE_MARGIN = 30.0  # seconds in addition to the duration of the profile
+MAX_PROFILE_TIME = 600.0  # longest duration of a profile in seconds
+PROFILE_MARGIN = 30.0  # seconds to wait for a profile in addition to its duration
 
 
 async def profile_rank(context: PoolContext, rank: int, seconds: float) -> str:
@@ -203,8 +203,9 @@ async def _ask_about(
         raise PoolError(f"Cannot inspect rank {rank} on node {link.node}: {error}") from error
 
 
-NOTIFY_INTERVAL = 5.0  # seconds between notices
-PAUSE_VALIDITY = 20.0  # seconds that a notice is valid; limited because this client may die
+NOTIFY_INTERVAL = 5.0  # seconds between notices that a rank is still paused
+# Seconds for which a node suspends timeouts after a notice, because this client may exit without withdrawing it.
+PAUSE_VALIDITY = 20.0
 
 
 class PauseNotifier:

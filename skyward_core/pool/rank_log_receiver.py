@@ -60,7 +60,7 @@ class LiveLogs:
             self._flush_timer = asyncio.get_running_loop().call_later(ORDER_TIMEOUT, self.flush_pending)
 
     def flush_pending(self) -> None:
-        """Publish all pieces that wait for order marks, although these marks have not arrived."""
+        """Publish the pieces that still wait for marks, which state the order of stdout and stderr."""
         if self._flush_timer is not None:
             self._flush_timer.cancel()
             self._flush_timer = None
@@ -126,7 +126,7 @@ class LogReceiver:
         return any(cursors.get(name, 0) < shown for name, shown in self.shown.items())
 
     def receive(self, name: str, at: int, data: bytes) -> None:
-        """Process a piece of a log file. Pieces may repeat after a reconnection or a request."""
+        """Store and publish a piece of a log file. Pieces may repeat after a reconnection or a request."""
         have, end = self._archive.cursors.get(name, 0), at + len(data)
         if at <= have < end:
             try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 CANCEL_TIMEOUT = 5.0  # maximum seconds to wait until a replacement is cancelled
-POLL_INTERVAL = 0.02  # seconds
+POLL_INTERVAL = 0.02  # seconds between checks whether replacements have ended
 MAX_NAMED_NODES = 3  # maximum nodes that the pool's state lists by name; further nodes are only counted
 
 
@@ -241,11 +241,12 @@ class SilenceWatch:
         self._context = context
         self._on_lost = lose
         self._is_active = False
-        self._resumed_at = 0.0  # time since which this client has watched without a pause
+        self._resumed_at = 0.0  # loop time since which this client has checked the nodes without interruption
         self._reports: dict[Link, tuple[float, HeartbeatsAnswer]] = {}
         self._asking: set[Link] = set()
-        self._failed_collectives: dict[Link, tuple[float, int]] = {}  # link -> time and epoch of an error
-        self._states: dict[Link, LossState] = {}  # links whose state is not "present"
+        # Link -> loop time and epoch of the last collective that failed on the node.
+        self._failed_collectives: dict[Link, tuple[float, int]] = {}
+        self._states: dict[Link, LossState] = {}  # link -> its loss state, if the state is not "present"
 
     def begin(self) -> None:
         """Watch until no run is active."""
@@ -311,7 +312,7 @@ class SilenceWatch:
             async with asyncio.timeout(TESTIMONY_TIMEOUT):
                 answer: HeartbeatsAnswer
                 answer, _ = await link.ask({"t": "heartbeats"})
-        except OSError:  # no testimony, or a time-out
+        except OSError:  # the agent did not answer in time, so it cannot be a witness
             return
         finally:
             self._asking.discard(link)
@@ -361,7 +362,8 @@ class SilenceWatch:
                 found.append(Witness(name, place, seen, link.node, age))
             failed_at, epoch = self._failed_collectives.get(link, (0.0, 0))
             silent = [node for node, silence in silences.items() if silence >= SUSPECT_SECONDS]
-            if epoch == link.epoch and len(silent) == 1:  # a collective does not name the lost node
+            # A failed collective does not name the lost node, so exactly one node may be silent.
+            if epoch == link.epoch and len(silent) == 1:
                 found.append(Witness(f"ranks of {name}", "collective", {silent[0]: now - failed_at}, link.node))
         return found
 

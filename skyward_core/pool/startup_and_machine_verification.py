@@ -90,7 +90,7 @@ LOCK_DELAY = 1.0  # seconds after a start before the lock files of environments 
 NODE_PROBE_TIMEOUT = 11.0  # seconds for the measurement of one node
 TOTAL_PROBE_TIMEOUT = 15.0  # seconds for the measurement of all nodes and their network
 
-# Pool options in the configuration of agents.
+# Names of the pool options that the client copies into the configuration of each agent.
 AGENT_OPTIONS = (
     "idle_timeout", "ttl", "keep_results", "log_limit", "collect_metrics", "grace", "rendezvous", "debug_wait", "nice",
 )  # fmt: skip
@@ -337,7 +337,7 @@ async def create_machines(context: PoolContext, spec: PoolSpec) -> list[Machine]
         try:
             made = await log_call("create", context.name, context.provider.create(spec, context.token))
             return [with_python(each, context.row) for each in made]
-        except TooFewHosts:  # waiting does not add hosts
+        except TooFewHosts:  # raise at once, because a list of SSH hosts does not grow while the client waits
             raise
         except NoCapacity as error:
             remaining = until - time.monotonic()
@@ -392,7 +392,8 @@ class EnvironmentLocks:
                     del self._remaining[node]
 
     async def _save_all(self, remaining: Mapping[int, tuple[Link, Mapping[str, Any]]]) -> None:
-        link, _ = next(iter(remaining.values()))  # all nodes of this machine share one Python
+        # All nodes of a local pool share one Python, so list its packages once.
+        link, _ = next(iter(remaining.values()))
         configs = {node: config for node, (_, config) in remaining.items()}
         try:
             if (installed := await link.transport.installed()) is not None:
@@ -406,7 +407,7 @@ class EnvironmentLocks:
         from skyward_core.tasks.packages.lock_file_reading_and_writing import format_lock, lock_heading
 
         texts: dict[int, str] = {}
-        shared: tuple[Any, Any] | None = None  # of the latest text, which most nodes share
+        shared: tuple[Any, Any] | None = None  # image and interpreter of the latest text, which most nodes share
         text = ""
         for node, config in configs.items():
             if shared != (config["image"], config["interpreter"]):
@@ -457,7 +458,8 @@ class PoolStartup:
             async with limit:
                 await self._task
         except BaseException as error:
-            if limit.expired() and isinstance(error, TimeoutError):  # otherwise a call of the provider timed out
+            # The time limit of the start has expired, not that of a provider's call.
+            if limit.expired() and isinstance(error, TimeoutError):
                 waiting = [
                     f"node {n.index} {n.phase} ({n.detail or context.view.detail})"
                     for n in context.view.nodes
@@ -489,7 +491,8 @@ class PoolStartup:
                 machines = await log_query(
                     "describe", row.name, provider.describe(row.name, ledger.machines(row.token))
                 )
-            except (SkywardError, OSError) as error:  # warn about the machines that the ledger lists
+            except (SkywardError, OSError) as error:
+                # Without an answer of the provider, count the machines that the ledger lists.
                 machines = [*ledger.machines(row.token), *getattr(error, "machines", ())]
             if ids := ", ".join(dict.fromkeys(each.id for each in machines if each.state != "gone")):
                 self._news.emit_state(
@@ -527,7 +530,7 @@ class PoolStartup:
         context = self._context
         await self.start_nodes(spec)
         context.setup.create(spec.plugins)
-        with suppress(OSError):  # if this fails, other clients do not find the dashboards
+        with suppress(OSError):  # if the file cannot be written, other clients do not find the dashboards of plugins
             pool_folder.save_dashboards(context.row.key, context.name, spec.plugins)
         if context.setup.rank_setup is not None:
             await context.setup.rank_setup.ensure_set_up()
@@ -601,7 +604,8 @@ class PoolStartup:
         except PoolError:
             # The pool may have ended while no client was running, for example by its lease.
             row = context.ledger.pool(context.token)
-            with suppress(SkywardError, OSError):  # if the provider cannot tell, report only that no node answers
+            # If the provider does not answer either, raise the error that no node can be reached.
+            with suppress(SkywardError, OSError):
                 await close_if_gone(row, context.provider, context.ledger)
             if (row := context.ledger.pool(context.token)).ended_at is None:
                 raise
@@ -669,7 +673,7 @@ class PoolStartup:
         for link, machine in zip(pool.links, seen, strict=True):
             entry = replaced.get(link.node)
             if entry is not None and (entry.is_owner_alive or machine.state != "running"):
-                link.mark_lost()  # a client is replacing the machine, or a later client will
+                link.mark_lost()  # another client is replacing this machine, or the next client does
                 self._news.emit_phase(link.node, "requested", "waiting for a replacement machine")
             elif machine.state == "orphaned":
                 orphans.append(link)
@@ -681,7 +685,8 @@ class PoolStartup:
         results = await asyncio.gather(*(link.connect() for link in present), return_exceptions=True)
         if orphans:
             if any(link.up for link in present):
-                await self._context.setup.fetch_from_nodes()  # a new agent needs the settings that the previous one had
+                # A new agent needs the variables, secrets and plugins that the previous agent had in memory.
+                await self._context.setup.fetch_from_nodes()
             results += await asyncio.gather(*map(self._restart_agent, orphans), return_exceptions=True)
         failures = [
             (link, error)
@@ -800,7 +805,8 @@ class PoolStartup:
         """
         with self._moved_link(machine) as link:
             await self._replace_link(link)
-            await self._context.setup.fetch_from_nodes()  # from this node if no other one is up
+            # Fetch the configuration after connecting, because this node may be the only one that answers.
+            await self._context.setup.fetch_from_nodes()
         self._news.emit_phase(link.node, "ready", address=machine.address)
 
     async def _replace_link(self, link: Link) -> None:
@@ -889,7 +895,8 @@ class PoolStartup:
 
     def _link(self, machine: Machine) -> Link:
         pool = self._context
-        with progress_listener(self._news.emit_warning):  # the transport keeps this listener
+        # The transport stores this listener and reports later progress to it, too.
+        with progress_listener(self._news.emit_warning):
             transport = pool.provider.transport(pool.name, machine)
         return Link(
             machine.node,
@@ -1006,7 +1013,7 @@ async def _project_packages(image: Image, folder: str, python: Interpreter) -> P
     """Return the package requirements of the project file that the image names."""
     if not image.packages_by:
         return None
-    # Imported late: most pools have none.
+    # Imported late, because most images name no project file.
     from skyward_core.tasks.packages.image_packages_from_file import read_image_packages
 
     return await asyncio.to_thread(read_image_packages, image, folder, python.version)

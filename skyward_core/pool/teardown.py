@@ -74,7 +74,8 @@ class PoolShutdown:
         debug_log.pool.set(context.name)
         # A start in progress could create machines after the teardown has verified that none exist.
         await context.startup.stop()
-        locks = asyncio.create_task(context.startup.locks.save_remaining())  # at the same time as the teardown
+        # Save the lock files while the teardown continues.
+        locks = asyncio.create_task(context.startup.locks.save_remaining())
         receipt = await self._tear_down(give_up, keep_outputs, now)
         await locks
         if not receipt.retained:
@@ -143,7 +144,7 @@ class PoolShutdown:
             context.registry.mark_calls_lost(link)
         context.background.run_deferred()
         at = time.time()
-        with suppress(LedgerError):  # another client may have recorded an earlier end
+        with suppress(LedgerError):  # use the end that another client may have recorded earlier
             at = context.ledger.pool(context.token).ended_at or at
         news.emit(events.PoolEnded(pool=context.name, receipt=receipt.to_json(), at=at))
         news.records.flush()
@@ -239,7 +240,7 @@ class PoolShutdown:
         has not delivered to the agent.
         """
         if link.flush_acknowledgements() and link.up:
-            with suppress(ConnectionError, TimeoutError):  # after a failure the results remain on the node
+            with suppress(ConnectionError, TimeoutError):  # if the agent does not confirm them, it retains the results
                 async with asyncio.timeout(ACKNOWLEDGE_TIMEOUT):
                     await link.ask({"t": "ping"})
 
@@ -490,7 +491,8 @@ async def _verify_gone(
         if not remaining or time.monotonic() > (patience if silent else deadline):
             return remaining, retained, trouble
         stubborn = [machine for machine in remaining if machine.id not in ending]
-        if delay > 0.1 and stubborn:  # skip the first rounds, because most machines end by themselves at once
+        # Ask only after the first rounds, because most machines end by themselves with their agents.
+        if delay > 0.1 and stubborn:
             trouble = await _terminate(pool, stubborn, now=now) or trouble
         await asyncio.sleep(delay)
         delay = min(delay * 2, 5.0)

@@ -25,7 +25,7 @@ from skyward_core.views.events import UnfetchedNews
 
 
 def with_python(machine: Machine, row: PoolRow) -> Machine:
-    """Return a machine with the pool's Python added, for clients that attach with another Python."""
+    """Return a machine that also states the pool's Python, for clients that attach with another Python."""
     python = row.spec.get("interpreter")
     if not python:
         return machine
@@ -84,7 +84,8 @@ async def close_if_gone(row: PoolRow, provider: Provider, ledger: Ledger) -> Rec
     await save_unknown_machines(row.name, row.token, provider, ledger)
     machines = ledger.machines(row.token)
     if any(each.is_owner_alive for each in ledger.replacements(row.token)):
-        return None  # the provider shows no trace of a replacement in progress before its agent runs
+        # A replacement in progress is not visible at the provider before its agent runs, so the pool counts as running.
+        return None
     machines += ledger.replaced_machines(row.token)
     seen = await log_query("describe", row.name, provider.describe(row.name, machines))
     if any(machine.state != "gone" for machine in seen):

@@ -176,7 +176,7 @@ class GangSweep:
             if not self.first_run.done():
                 self.first_run.set_exception(self._failure or PoolError("the sweep was cancelled before it began"))
                 self.first_run.exception()  # mark the exception as retrieved, because callers need not await the future
-            with suppress(OSError):  # if this fails, a later client waits until this process has exited
+            with suppress(OSError):  # if the end cannot be saved, a later client waits until this process has exited
                 await asyncio.to_thread(on_end)
 
     def _report_unstarted(self) -> None:
@@ -189,12 +189,12 @@ class GangSweep:
         self._fail(PoolError(message) if ending is None else ending.error())
 
     async def _fill(self) -> None:
-        """Start as many runs as fit."""
+        """Start runs until as many are active as fit into the pool."""
         while self._can_begin and len(self._active) < self.max_parallel:
             place = self._pending[0]
             try:
                 task = await asyncio.to_thread(self._prepared, place)
-                if not self._can_begin:  # the sweep may have been stopped in between
+                if not self._can_begin:  # the user may have stopped the sweep while the thread prepared the task
                     delete_files([task])
                     return
                 task = replace(task, nodes=self._nodes or None)
@@ -213,7 +213,7 @@ class GangSweep:
         return bool(self._pending) and not (self._stopped or self._context.leaving or self._context.external_end)
 
     def _on_run_end(self, place: int, run: Run) -> None:
-        """Handle the end of a run, or the detachment of this client from the run."""
+        """Report an ended run. Stop the sweep if a user cancelled the run or this client detached from it."""
         if run.state == "cancelled" and not self._context.leaving:
             self.cancel()  # a user who stops one run wants to stop the whole sweep
         elif run.state not in ("done", "failed", "cancelled"):

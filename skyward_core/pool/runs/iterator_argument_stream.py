@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 # Limits for streamed arguments. A value is stored until all ranks have received it, so these limits also bound how far
 # one rank may be ahead of another rank.
-MAX_KEPT_VALUES = 1024  # values
-MAX_KEPT_BYTES = 64 << 20  # bytes
+MAX_KEPT_VALUES = 1024  # maximum number of values that are stored for slower ranks
+MAX_KEPT_BYTES = 64 << 20  # maximum bytes of values that are stored for slower ranks
 MAX_SENT_AHEAD = 8 << 20  # bytes of values that are sent to a rank before it reads them, in addition to one value
 
-Frames = list[tuple[int, AnyHeader, bytes]]  # index of the call, header and body of each frame
+Frames = list[tuple[int, AnyHeader, bytes]]  # frames to send: each with the index of its call, its header and its body
 
 
 class ReaderPosition:
@@ -68,7 +68,7 @@ class ArgumentStream:
         self._buffer_bytes = self._first = 0  # _first: number of the first buffered value
         self._end: StreamEnd | None = None
         self._closed = False
-        self._reading = False  # whether user code is computing the next value, which may take long
+        self._reading = False  # whether user code is computing the next value now; other ranks then wait for it
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -86,7 +86,7 @@ class ArgumentStream:
                 self._send([self._gone_frame(header)])
                 return
             reader.next, reader.until = header["next"], header["until"]
-            if header.get("again"):  # values in transit may have been lost
+            if header.get("again"):  # after a reconnection, values may have been lost on the way, so send them again
                 reader.sent, reader.is_end_sent = reader.next, False
             reader.sent = max(reader.sent, reader.next)
             if self._reading:  # send available values at once, because the next value may take long
@@ -159,7 +159,8 @@ class ArgumentStream:
         except BaseException as error:  # noqa: BLE001  any error of the iterator is sent to the rank
             from skyward_core.node.worker.returned_exceptions import describe_error
 
-            if not isinstance(error, Exception):  # an exit in this process must not exit the rank
+            # Replace SystemExit and similar exceptions, because they would end the rank's process.
+            if not isinstance(error, Exception):
                 error = RuntimeError(f"argument {self._name!r} ended with {type(error).__name__} at value {number}")
             end = StreamEnd("error", describe_error(error)[1])
         with self._changed:

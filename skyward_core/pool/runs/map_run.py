@@ -101,10 +101,10 @@ class MapRun(Run):
         super().__init__(context, run, "map", [task], ranks)
         self._shares: dict[int, MapChunk] = {}
         self._tallies: dict[int, RankProgress] = {}
-        self._failed: dict[int, Outcome] = {}  # rank -> outcome of a failed call
+        self._failed: dict[int, Outcome] = {}  # rank -> outcome of a failed call of this rank
         self._given = 0
-        self._last_call = False  # whether the last call was submitted
-        self._fed = False  # whether the pool is ready for the run
+        self._last_call = False  # whether the reader has submitted the last call of the map
+        self._fed = False  # whether the pool has started the run, so that calls can be dispatched
 
     def reject(self, index: int, link: Link, kind: OutcomeKind, error: ErrorInfo) -> None:
         if index in self._shares:
@@ -206,7 +206,8 @@ class MapRun(Run):
 
     def is_sent_to(self, link: Link, index: int) -> bool:
         where = self._where.get(index)
-        return where is None or where.node == link.node  # reports about ended calls may be repeated
+        # A node may repeat the outcome of an ended call, for which ``where`` is None.
+        return where is None or where.node == link.node
 
     def on_outcome(self, link: Link, header: AgentOutcome, body: bytes) -> None:
         if header["i"] in self._shares and header["i"] in self._where:
@@ -238,7 +239,8 @@ class MapRun(Run):
             if is_failure(outcome):
                 self._stop("fail-fast", breaks=False)
             elif root_cause([outcome]) is None and not self._stopping:
-                # nodes drop the other calls of a cancelled run without an answer
+                # If a call ended without a failure here, another client has cancelled the run. Nodes report no outcomes
+                # of its other calls.
                 self.cancel("another client cancelled it")
         self._refill()
         self._check_end()
@@ -292,7 +294,8 @@ class MapRun(Run):
         for link in self._context.links:
             if self.calls_on(link):
                 link.send(stop)
-                link.broken = link.broken or "a run was stopped"  # the stop ends a process of the gang
+                # The stop kills a worker of the gang, so the gang cannot accept further calls.
+                link.broken = link.broken or "a run was stopped"
         self._check_end()
 
     def _check_end(self) -> None:
@@ -307,13 +310,14 @@ class MapRun(Run):
         self._notify_waiters()
 
     def _save_rows(self) -> None:
-        """Save one row per rank in view and ledger, and acknowledge the run."""
+        """Save one row per rank in the view and the ledger, and acknowledge the run."""
         for rank in range(self.total):
             tally = self._tallies.get(rank, RankProgress())
             row = self._row(rank, tally)
             self._context.news.emit(events.RankEnded(pool=self.pool, run=self.id, outcome=row))
             self._context.news.records.add_outcome(self.id, row, tally.log)
-        for rank in sorted(self._failed.keys() - range(self.total)):  # calls that no node received
+        # Failed calls that have no rank, because no node received them.
+        for rank in sorted(self._failed.keys() - range(self.total)):
             self._context.news.records.add_outcome(self.id, self._failed[rank], {})
         self._finalize()
 

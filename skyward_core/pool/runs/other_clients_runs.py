@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 
 DECISION_INTERVAL = 0.2  # seconds between queries about the next attempt of another client's run
-MAX_DECISION_INTERVAL = 1.0  # the interval grows up to this value, because the ledger may be on a network file system
+# Seconds; the interval between queries grows up to this value, because a ledger may be on a network file system.
+MAX_DECISION_INTERVAL = 1.0
 DECISION_GRACE = 1.0  # seconds until the ledger names the client of a new run
 DISPATCH_GRACE = 10.0  # seconds after the dispatch of a run during which agents may not have received it
 
@@ -82,7 +83,10 @@ class OtherRun:
         return True
 
     def is_running(self, links: Iterable[Link], run: str) -> bool:
-        """Check whether a node has active calls of the run, or if no calls are known as active, unfetched results."""
+        """Check whether a node has active calls of the run.
+
+        If no node has reported active calls, a node with unfetched results of the run counts as well.
+        """
         return any(
             link.up and (self.active.get(link.node) or (not self.active and run in link.welcome.get("unfetched", ())))
             for link in links
@@ -121,7 +125,7 @@ class OtherClientRuns:
             self._on_opened(record, link)
             known = self._runs[record["run"]]
             if record.get("attempt", 1) < known.attempt:
-                continue  # the client exited before it started the latest attempt on this node
+                continue  # skip this node: the client exited before it started the latest attempt there
             known.known_by.add(link.node)
             known.active[link.node] = record.get("active", 0)
             if not known.has_ended:
@@ -238,7 +242,7 @@ class OtherClientRuns:
         if row.kind == "map":
             return self._report_lost_map(row)
         if self._runs[run].total not in (None, row.total):
-            return  # the ledger does not have the latest attempt yet
+            return  # the ledger still describes an earlier attempt with another number of ranks
         written = self.saved_outcomes(run)
         known = self._runs[run].outcomes | written
         returned = sum(self._runs[run].returned.values())
@@ -250,7 +254,7 @@ class OtherClientRuns:
             self._add_run(run, row.function, row.kind, row.total, row.opened_at, row.nodes or ())
         for outcome in written.values():
             self._add_outcome(run, outcome, row.opened_at)
-        if returned and lost:  # the indices of the lost tasks are unknown
+        if returned and lost:  # some tasks returned and others are lost, but agents do not say which ones
             return self._fail(run, RootCause.from_outcome(lost[0]))
         for outcome in lost:
             self._add_outcome(run, outcome, time.time())
@@ -278,7 +282,7 @@ class OtherClientRuns:
         """Return the outcomes of a run in the ledger, by index."""
         try:
             return {outcome.index: outcome for outcome, _ in self._context.ledger.outcomes(run)}
-        except LedgerError:  # the ledger cannot be read now, but the agents' reports are sufficient
+        except LedgerError:  # the ledger cannot be read, so use the outcomes that agents report
             return {}
 
     def _count_returned(self, record: frames.RememberedRun, node: int) -> None:
@@ -336,7 +340,7 @@ class OtherClientRuns:
         self._on_attempt(run, record)
         job, more = record.get("job", ""), record.get("more", False)
         if self._runs[run].total is not None:
-            if nodes or job:  # the run was waiting for nodes
+            if nodes or job:  # the run is already in the view, because it was queued until nodes were free
                 self._news.emit(
                     events.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at, job=job, more=more)
                 )
@@ -390,7 +394,8 @@ class OtherClientRuns:
             self._runs[run].waiting = record
             if self._context.registry.adopt(run):
                 return
-            self._await_decision(run)  # wait until another client or this one decides
+            # Wait until another client, or this client after its activation, decides about another attempt.
+            self._await_decision(run)
         self._emit_end(run, ends[-1], restarts=False)
         self._news.save_attempt_ends(run)
 
@@ -399,7 +404,7 @@ class OtherClientRuns:
         return self._runs[run].lost_error(link, run) is not None
 
     def adopt_waiting(self) -> None:
-        """Continue the runs that wait for a client, because this one is no longer an observer."""
+        """Continue the runs that wait for a client, because this client is no longer an observer."""
         for run, known in list(self._runs.items()):
             if known.waiting is not None:
                 self._publish_last_end(run, known.waiting)
@@ -473,14 +478,14 @@ class OtherClientRuns:
 
     def _on_outcome(self, run: str, header: frames.AgentOutcome, at: float) -> None:
         outcome = outcome_of(header)
-        if (items := self._runs[run].items) is not None:  # one row per rank
+        if (items := self._runs[run].items) is not None:  # the view shows a map's outcomes as one row per rank
             outcome = replace(outcome, index=outcome.rank, items=items.get(outcome.rank, 0))
         attempt = header.get("attempt", 1) if self._runs[run].attempt == 1 else 1
         if self._add_outcome(run, outcome, at, attempt):
             self._news.records.add_outcome(run, outcome, header.get("log", {}))
 
     def _count_items(self, run: str, done: dict[int, int], header: frames.AgentOutcome) -> None:
-        """Add the items of a map that a rank has finished."""
+        """Update the number of items that each rank of a map has finished."""
         rank, took = header["rank"], self._runs[run].seconds
         done[rank] = done.get(rank, 0) + header.get("items", 0)
         took[rank] = took.get(rank, 0.0) + header.get("seconds", 0.0)
@@ -579,5 +584,5 @@ class OtherClientRuns:
         """Return the row of a run in the ledger. None if there is no row or the ledger cannot be read."""
         try:
             return self._context.ledger.run(run)
-        except LedgerError:  # the agents' reports are sufficient
+        except LedgerError:  # without the ledger, the agents' reports describe the run
             return None

@@ -27,7 +27,7 @@ from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 
 Value = bytes | ResultDownload
-Loaded = tuple[Any, BaseException | None]  # a value, or the exception that loading it raised
+Loaded = tuple[Any, BaseException | None]  # a loaded value and None, or None and the exception that the loading raised
 # Opcodes that precede each class and function in a worker's pickle. Loading a class or function may run code.
 GLOBAL_OPCODES = re.compile(rb"[\x82-\x84\x93]")
 
@@ -223,7 +223,8 @@ def _empty_instance(kind: type[Exception]) -> RunError | None:
     for each in made.__mro__:
         if not each.__flags__ & HEAP_TYPE_FLAG:
             make: Any = each.__new__
-            with suppress(TypeError):  # this base type may not determine the memory layout
+            # Try the next base type, because this one rejects a class with another memory layout.
+            with suppress(TypeError):
                 return cast(RunError, make(made))
     return None
 
@@ -246,7 +247,7 @@ def _combined_class(kind: type[Exception]) -> type[RunError] | None:
     given |= {"__reduce__": _reduce, "__reduce_ex__": _reduce, "__copy__": _copy, KIND: kind}
     try:
         return type(RunError.__name__, (RunError, kind), given)
-    except TypeError:  # incompatible memory layouts
+    except TypeError:  # Python cannot combine RunError with a built-in type of another memory layout
         return None
 
 
@@ -263,7 +264,7 @@ def _members(error: BaseException) -> dict[str, Any]:
     """Return the attributes that an exception stores outside of its ``__dict__``, such as ``errno``."""
     found = {}
     for name, member in _descriptors(type(error)):
-        with suppress(AttributeError):  # not set
+        with suppress(AttributeError):  # skip a slot that has no value
             found[name] = member.__get__(error)
     for kind, names in MISSPELT:
         if isinstance(error, kind):

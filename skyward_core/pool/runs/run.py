@@ -86,7 +86,7 @@ class GeneratorPosition:
 
     def __init__(self, request: ClientCall | dict[str, int]) -> None:
         self._request = request
-        self._claimed = not request  # another client may have read the first items
+        self._claimed = not request  # whether an earlier client may already have read the first items
         self._next = self._taken = 0
 
     @property
@@ -109,8 +109,9 @@ class GeneratorPosition:
         self._taken = self._request["taken"] = until
 
 
-TASK_KINDS = ("gather", "sweep", "map")  # runs of independent tasks, which restart one by one
-MAX_QUEUED_TASKS = 32  # tasks that a quick run sends to a node in advance
+# Kinds of runs with independent tasks, which restart one by one instead of together.
+TASK_KINDS = ("gather", "sweep", "map")
+MAX_QUEUED_TASKS = 32  # maximum number of waiting tasks that a run of short tasks sends to a node in advance
 QUICK_TASK = 0.02  # seconds; a run is quick if its tasks take less
 UNKNOWN_CALL = -1  # stands for all calls of an adopted run until its function is known
 
@@ -121,7 +122,8 @@ def preload(loaded: dict[int, Future[Loaded]], index: int, value: Value) -> Load
         found = loaded[index] = Future()
         try:
             found.set_result(load(value))
-        except BaseException as error:  # also a KeyboardInterrupt of the user
+        except BaseException as error:
+            # Also KeyboardInterrupt, so that a later reader of the value does not wait forever.
             found.set_exception(error)
             raise
     return found.result()
@@ -188,9 +190,10 @@ class Run:
         self.state: RunStatus = "running"
         self.attempt = 1
         self._attempt_ends: list[AttemptEnd] = []
-        self._task_ends: dict[int, list[AttemptEnd]] = {}  # by index: failed attempts of a single task
-        self._log_starts: dict[str, int] = {}  # log file -> first byte of the first attempt
-        self._end_reason = ""  # why no attempt followed the last one
+        # Index of a task -> its failed attempts, if the task was restarted by itself.
+        self._task_ends: dict[int, list[AttemptEnd]] = {}
+        self._log_starts: dict[str, int] = {}  # log file -> offset at which the first attempt began to print
+        self._end_reason = ""  # reason why the run was not restarted after its last attempt
         self.cancelled = ""  # reason of the cancellation
         self.outcomes: dict[int, Outcome] = {}
         self.values: dict[int, Value] = {}
@@ -198,8 +201,9 @@ class Run:
         self._arrived: list[Outcome] = []
         self._loaded: dict[int, Future[Loaded]] = {}
         self._ending: PoolEnd | None = None
-        self._unread = threading.Lock()  # acquired by the first call of `results`
-        self._unsent = 0  # tasks that were not sent when this client left
+        # Acquired by the first call of `results`, because the values are returned only once.
+        self._unread = threading.Lock()
+        self._unsent = 0  # number of tasks of a gather or sweep that were never sent because this client detached
         self.tasks = tasks
         self.is_script = any(task.script for task in tasks)
         self.future: Future[Run] = future or Future()
@@ -211,7 +215,7 @@ class Run:
         self._flying: dict[int, int] = {}
         self._where: dict[int, Link] = {}
         self._asked: set[int] = set()  # nodes that have received calls of the run
-        self.sent = False  # whether a node may know the run
+        self.sent = False  # whether a frame of the run was sent, so that a node may know the run
         self.is_retained = False  # whether another client fetches the results, while this client receives the outcomes
         # Nodes that have the run's large arguments. None: the run has no large arguments.
         self.stocked: frozenset[Link] | None = None
@@ -222,7 +226,8 @@ class Run:
         self._spent = ""  # reason why the gang's processes accept no further call
         self._broke = ""  # reason why the gang broke
         self._begun = False
-        self._ranks: dict[int, int] = {}  # ranks of active tasks, if known
+        # Index of an active task -> rank that executes it, as far as the agent has reported it.
+        self._ranks: dict[int, int] = {}
         self._stopping = False
         self._fetching: set[int] = set()  # ended calls whose values are being downloaded
         self._readings: dict[int, GeneratorPosition] = {}
@@ -422,7 +427,8 @@ class Run:
         """
         self.awaits_decision = False
         for outcome in outcomes:
-            if outcome.kind != "returned" and outcome.index not in self.outcomes:  # its node was lost, for example
+            # Agents report no outcome of this call, for example because its node was lost.
+            if outcome.kind != "returned" and outcome.index not in self.outcomes:
                 self._end_unsent_call(outcome)
         self._check_end()
         return self.state != "running" or bool(self._fetching)
@@ -526,7 +532,8 @@ class Run:
         is_over = self._stopping or self.cancelled or self.state != "running" or context.leaving
         if context.options.on_loss != "restart" or is_over or self._claimed or self.is_retained:
             return False
-        if not is_failure(outcome) or (error is not None and error.type == "PoolError"):  # no node received the task
+        # A PoolError means that no node received the task.
+        if not is_failure(outcome) or (error is not None and error.type == "PoolError"):
             return False
         ends = self._task_ends.setdefault(index, [])
         root = RootCause.from_outcome(outcome)
@@ -551,7 +558,7 @@ class Run:
         return True
 
     async def _refill_replacements(self) -> None:
-        await asyncio.sleep(0)  # first let the recovery of the last lost node begin
+        await asyncio.sleep(0)  # let the recovery of the last lost node begin, so that the next line waits for it
         await self._context.roster.wait_replacements()
         self._refill()
 
@@ -608,7 +615,8 @@ class Run:
         self._context.registry.others.publish_ends(self.id, ends)
         self._context.news.save_attempt_ends(self.id)
         self._attempt_ends = ends
-        self._context.background.run_deferred()  # publish the outcomes first
+        # Publish the outcomes of the last attempt before the new attempt is published.
+        self._context.background.run_deferred()
         self._reset()
         self.attempt, self.sent, self._begun = number, True, True
         self._context.news.records.restart_run(self.id, number)
@@ -623,7 +631,8 @@ class Run:
     def _reset(self) -> None:
         """Forget the published outcomes, so that the calls can be sent again.
 
-        The nodes keep them until they receive the next attempt: if this client dies before that, the head decides.
+        The nodes keep them until they receive the next attempt: if this client dies before that, the head decides about
+        the restart.
         """
         self.outcomes.clear()
         self.values.clear()
@@ -702,7 +711,7 @@ class Run:
     def on_consumed(self, link: Link, index: int, until: int) -> None:
         """Acknowledge that the reader has consumed all items below ``until``, so that the generator may continue."""
         if (reading := self._readings.get(index)) is None:
-            return  # the reader has stopped
+            return  # the reader of the items has stopped, for example by a break
         reading.mark_consumed(until)
         link.send({"t": "credit", "run": self.id, "i": index, "next": until})
         if self.state != "running":
@@ -731,7 +740,7 @@ class Run:
         attempt = len(self._task_ends[index]) + 1 if index in self._task_ends else self.attempt
         is_checked = self.may_restart or index in self._task_ends or (self._claimed and self.kind not in TASK_KINDS)
         if header.get("attempt", 1) != attempt and is_checked:
-            return  # an agent repeats the outcome of an earlier attempt
+            return  # ignore the outcome of an earlier attempt, which an agent repeats after a reconnection
         self._begun |= header.get("begun", True)
         self._spent = self._spent or header.get("ends", "")
         outcome = outcome_of(header)
@@ -783,7 +792,7 @@ class Run:
             except ConnectionError as error:
                 if link.gone or self._context.leaving or self._ending is not None:
                     raise OSError(str(error)) from error
-                await asyncio.sleep(0.1)  # the link is reconnecting
+                await asyncio.sleep(0.1)  # pause before the next try, because the link is still reconnecting
 
     def _on_call_end(self, link: Link, outcome: Outcome) -> None:
         if self.state == "left":
@@ -831,7 +840,7 @@ class Run:
         self.cancelled = reason
         if self.sent:
             self._stop(how, grace=grace)
-        else:  # no node has received a call of the run
+        else:  # no node has received a call of the run, so end its calls here
             self._stopping = True
             self._waiting = deque(range(self.total))
             self._fail_unsent(f"not started: {CANCELLED}", kind="collateral")
@@ -841,12 +850,14 @@ class Run:
         if not (self.sent or self.is_adopted):
             self.cancel("its client detached before the run was sent to a node")
         elif self.state == "running":
-            if self.kind == "sweep":  # no client will send the remaining trials
+            # Send all remaining trials to the nodes now, because no client will send them later.
+            if self.kind == "sweep":
                 self.is_retained = True
                 self._refill()
             if self.may_restart:
                 delete_files(self.tasks)
-                self._context.news.records.set_columns(self.id, pid=None)  # this client starts no further attempt
+                # Clear the process id in the ledger, because this client starts no further attempt.
+                self._context.news.records.set_columns(self.id, pid=None)
             self.state, self._unsent = "left", len(self._waiting)
             self._notify_waiters()
 
@@ -959,7 +970,7 @@ class Run:
         if not self._begun and not self.cancelled:
             # No rank has run any user code, so the run can restart with a complete gang.
             stocked = self.stocked
-            self._context.background.run_deferred()  # publish the outcomes first
+            self._context.background.run_deferred()  # publish the outcomes before the restart removes them
             self._reset()
             self.stocked = stocked
             for link in self.links:
@@ -1035,7 +1046,7 @@ class Run:
             links = [link for link in self._context.links if self._claimed or link.node in self._asked]
             for link in links:
                 link.acknowledge(self.id, timed=len(links) == 1)
-            if len(links) > 1:  # one timer instead of hundreds
+            if len(links) > 1:  # One timer for all links instead of one timer per link.
                 asyncio.get_running_loop().call_later(ACK_DELAY, self._flush_acknowledgements, links)
 
     def _flush_acknowledgements(self, links: Sequence[Link]) -> None:

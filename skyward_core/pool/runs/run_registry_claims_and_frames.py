@@ -53,7 +53,8 @@ class RunRegistry:
         self._news = context.news
         self.others = OtherClientRuns(context)
         self.is_read_only = self._is_checking = False
-        self._adoptions: dict[str, asyncio.Task[None]] = {}  # by run
+        # Run -> task in which this client takes over the restart decisions.
+        self._adoptions: dict[str, asyncio.Task[None]] = {}
         self.runs: dict[str, Run] = {}
         # Ended runs in order. Agents may report them again until they receive the acknowledgement.
         self._ended_runs: OrderedDict[str, None] = OrderedDict()
@@ -80,10 +81,12 @@ class RunRegistry:
         context, ours = self._context, self.runs.get(run)
         if run in self._adoptions or (run in self.own_runs and not (ours and ours.awaits_decision)):
             return True
-        with suppress(LedgerError):  # the caller tries again to adopt a run that waits for a client
+        # After a ledger error, the caller tries again to adopt a run that waits for a client.
+        with suppress(LedgerError):
             if not (context.observer or context.leaving) and context.ledger.adopt_run(run):
                 self._adoptions[run] = task = context.background.spawn(self._adopt(run))
-                task.add_done_callback(lambda _: self._on_adoption_end(run))  # called even if the task never began
+                # A callback also runs if the task is cancelled before its first step.
+                task.add_done_callback(lambda _: self._on_adoption_end(run))
         return run in self._adoptions
 
     def _on_adoption_end(self, run: str) -> None:
@@ -106,7 +109,8 @@ class RunRegistry:
             adopted.is_retained = followed is None
             while True:
                 links = [link for link in context.links if link.up]
-                with suppress(ConnectionError):  # if a link was cut, its agent has released the claim
+                # The agent of a cut link has released the claim, so claim again after the reconnection.
+                with suppress(ConnectionError):
                     answers = await asyncio.gather(*(link.claim(run, decides=True) for link in links))
                     break
                 await self._wait_for_links()
@@ -130,7 +134,8 @@ class RunRegistry:
                 followed.stop_following()
                 return
             self.others.on_adoption_failed(run)
-            await self._wait_for_links()  # release_claim makes links reconnect
+            # release_claim closes the links of the run's owner, so wait for their reconnection.
+            await self._wait_for_links()
 
     async def _follow(self, run: Run) -> None:
         """Follow another client's run. Adopt the run if that client exits, or end it if that client has ended it."""
@@ -147,11 +152,12 @@ class RunRegistry:
                 await asyncio.gather(*(link.claim(run.id) for link in self._context.links if link.up))
             if not run.stop_following(self.others.saved_outcomes(run.id).values()):
                 del self.runs[run.id]
-                if not run.future.done():  # a caller may have cancelled it
+                if not run.future.done():  # the future is done if a caller has cancelled it
                     run.future.set_exception(already_fetched_error(run.id))
 
     async def _wait_for_links(self) -> None:
-        await asyncio.sleep(ADOPTION_INTERVAL)  # a link counts as up until shortly after it was closed
+        # A link still counts as up for a moment after the other side has closed it.
+        await asyncio.sleep(ADOPTION_INTERVAL)
         while any(not (link.up or link.gone) for link in self._context.links):
             await asyncio.sleep(ADOPTION_INTERVAL)
 
@@ -181,7 +187,8 @@ class RunRegistry:
         if run in self._adoptions:
             await asyncio.wait([self._adoptions[run]])
         if (known_run := self.runs.get(run)) is not None:
-            known_run.is_retained &= not known_run.is_adopted  # the caller reads the results
+            # Do not retain the results for a later client, because the caller reads them now.
+            known_run.is_retained &= not known_run.is_adopted
             return known_run
         if view is None:
             raise PoolError(f"Pool {context.name} does not know run {run}.")
@@ -209,7 +216,7 @@ class RunRegistry:
                 hint=Hint("results", run),
             )
         for link in context.links:
-            if link.gone:  # the node may have been lost before this client attached
+            if link.gone:  # a node that was lost before this client attached cannot report its outcomes
                 self._mark_run_calls_lost(claimed, link)
         return claimed
 
@@ -279,10 +286,11 @@ class RunRegistry:
                 self.others.on_frame(link, header)
             return
         if header["t"] == "run":
-            self._on_attempt(link, header)  # otherwise this client's own state is authoritative
+            # Use only the number of the attempt, because this client's own state of the run is newer.
+            self._on_attempt(link, header)
             return
         if run.attempt > 1 and run.nodes and link.node not in run.nodes:
-            return  # a node that was lost still has ranks of an earlier attempt
+            return  # ignore a returned node that still reports an attempt which continues on other nodes
         if not run.has_call(header["i"]):
             raise WireError(f"run {run.id} has no call {header['i']}")
         if not run.is_sent_to(link, header["i"]):
@@ -308,7 +316,7 @@ class RunRegistry:
     def _on_attempt(self, link: Link, record: RunKeys) -> None:
         run = self.runs[record["run"]]
         run.on_attempt(record)
-        if run.awaits_decision:  # this node may be new
+        if run.awaits_decision:  # a node that has just joined the pool must also send its outcomes to this client
             link.claim_next_attempt(run.id, decides=False)
 
     def drop_link(self, link: Link) -> None:
@@ -329,7 +337,7 @@ class RunRegistry:
             self._context.background.spawn(self._check_orphaned_loop())
 
     async def _check_orphaned_loop(self) -> None:
-        """Check for orphaned runs until no earlier run is active.
+        """Check for orphaned runs until no run from before the loss of a node is active.
 
         Later runs need no check, because they start on the present nodes.
         """
@@ -368,7 +376,8 @@ class RunRegistry:
         self.runs.pop(run.id, None)
         if run.may_restart:
             delete_files(run.tasks)
-        if run.state != "lost":  # process later reports on a run that was lost with its pool
+        # Agents may still report a run that was lost with its pool, so do not ignore their frames.
+        if run.state != "lost":
             self._ended_runs[run.id] = None
             if len(self._ended_runs) > MAX_ENDED_RUNS:
                 self._ended_runs.popitem(last=False)

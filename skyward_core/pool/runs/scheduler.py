@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentDropped, AgentQueue, AgentTurn, ClientEnqueue, QueuedRunKeys
 
 
-POLL_INTERVAL = 5.0  # seconds after which nodes are queried again, even without news
+POLL_INTERVAL = 5.0  # seconds after which the queue is queried again even if no frame has arrived
 
 
 class ClientRunQueue:
@@ -81,7 +81,8 @@ class ClientRunQueue:
             self._ours.pop(run.id, None)
             if self._turn == run.id:
                 self._turn = ""
-            if run.state != "running":  # write the state first: other clients look it up when the run leaves the queue
+            # Write the state before the run leaves the queue, because other clients then look it up in the ledger.
+            if run.state != "running":
                 self._context.background.run_deferred()
                 self._context.news.records.flush()
             head.send({"t": "dequeue", "run": run.id})
@@ -97,7 +98,7 @@ class ClientRunQueue:
             async with asyncio.timeout(POLL_INTERVAL):
                 await self._changed.wait()
         except TimeoutError:
-            pass  # no news arrived: query the nodes again
+            pass  # no frame arrived within the interval: query the queue again
 
     def notify(self) -> None:
         """Wake the runs that wait for their start, because nodes may have become free or a run was cancelled."""
@@ -152,7 +153,7 @@ class ClientRunQueue:
             self._context.news.emit(events.QueueNews(pool=self._context.name, waiting=queued_runs))
 
 
-TURN_POLL_INTERVAL = 0.02  # seconds
+TURN_POLL_INTERVAL = 0.02  # seconds between checks whether it is a run's turn
 WAITING_FOR_SCRIPTS = "broadcasts wait for scripts that use all processes"
 
 
@@ -161,7 +162,7 @@ class BroadcastOrder:
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._pending: list[Run] = []  # broadcasts that were not sent yet
+        self._pending: list[Run] = []  # broadcasts that are still to be sent, in the order of their dispatch
 
     def must_wait(self, run: Run) -> bool:
         """Check whether a run must wait for another run. In a standalone pool no run must wait."""
@@ -345,7 +346,8 @@ class RunScheduler:
         context, gang = self._context, self._context.setup.rank_setup
         await asyncio.sleep(pause)
         if context.roster.has_pending_preemptions:
-            await self._restore_checkpoints(run)  # copies checkpoints of machines that will be preempted
+            # Copy checkpoints from machines that will be preempted to the other nodes.
+            await self._restore_checkpoints(run)
             try:
                 await context.recovery.release_preempted(run.id)
             except (SkywardError, OSError) as error:
@@ -451,7 +453,8 @@ class RunScheduler:
         try:
             if complete:
                 await self._wait_for_nodes(run)
-            if not complete or self.modules.has_edits:  # modules may have been edited since the run was opened
+            # The user may have edited modules while the run waited for machines.
+            if not complete or self.modules.has_edits:
                 await self._retry_on_reconnect([run], self.modules.reload)
             if self._context.options.resume is not None:
                 await self._context.checkpoints.resume()
@@ -497,7 +500,8 @@ class RunScheduler:
             self._fail(run, f"cannot send the arguments to the nodes: {error}")
             return
         finally:
-            if not run.may_restart:  # another attempt may need the files on a new machine
+            # Keep the uploaded files while the run may restart, because a new machine may need them.
+            if not run.may_restart:
                 delete_files(run.tasks)
         run.stocked = links
         self._start(run)
@@ -525,7 +529,8 @@ class RunScheduler:
         try:
             if not context.is_standalone:
                 if any(link.gone for link in context.links) and not await self._context.setup.has_plugins():
-                    run.dispatch()  # without plugin contexts, no gang is required
+                    # Dispatch on the remaining nodes, because tasks without plugin contexts need no gang.
+                    run.dispatch()
                     return
                 await self._context.roster.wait_replacements()
             if gang is not None:
@@ -539,7 +544,8 @@ class RunScheduler:
         """Form a new gang for tasks that wait on the nodes for the plugins' contexts."""
         gang = self._context.setup.rank_setup
         tasks = [run for run in self._context.registry.runs.values() if run.kind != "broadcast"]
-        if gang is None or not tasks or self._context.roster.is_replacing:  # each replacement forms a new gang
+        # An active replacement of a machine forms a new gang anyway.
+        if gang is None or not tasks or self._context.roster.is_replacing:
             return
         try:
             await self._retry_on_reconnect(tasks, gang.ensure_set_up)
@@ -547,7 +553,7 @@ class RunScheduler:
             reason = f"the gang broke and cannot be formed again: {error}"
             self._context.news.emit_warning(reason)
             for link in self._context.links:
-                if link.up and not link.epoch:  # the agent holds its calls until a gang exists
+                if link.up and not link.epoch:  # a node without a gang retains its calls until a new gang exists
                     for run in tasks:
                         for index in run.calls_on(link):
                             run.reject(index, link, "lost", ErrorInfo("PoolError", reason))
