@@ -149,9 +149,10 @@ Key = tuple[str, int]
 T = TypeVar("T")
 SILENCE_POLL_INTERVAL = 0.5  # seconds between checks of an agent's silence
 SILENCE = 4.0  # seconds without a frame after which the agent counts as silent; it should have answered a ping by then
-# Seconds until a pending acknowledgement is sent without a call. Longer than a short broadcast, so that the next
+# Seconds until a pending acknowledgement is sent without a call. Longer than most broadcasts, so that the next
 # broadcast is usually sent first and carries it. Not much longer, because agents keep unacknowledged results in memory.
 ACK_DELAY = 0.1
+ACK_AGE = 0.02  # seconds after which a call carries the pending acknowledgements: shorter calls share one frame
 KEEPALIVE_ID = 0  # request id of keepalive pings, whose answers no caller awaits
 CORKED_BODY = 65_536  # maximum bytes of a body that is copied to be written together with other frames
 WELCOME = 15.0  # seconds to wait for the welcome frame: a frozen agent accepts connections but never answers
@@ -253,6 +254,7 @@ class Link:
         self._pending_requests: dict[int, tuple[str, asyncio.Future[tuple[AnyHeader, bytes]]]] = {}
         self._files: dict[int, Download] = {}
         self._acks: dict[str, list[int] | None] = {}
+        self._acks_since = 0.0  # loop time of the oldest pending acknowledgement
         self._ack_timer: asyncio.TimerHandle | None = None
         # Acknowledgements that were sent before and after the last keepalive ping. They are sent again after a
         # reconnection, because an agent that died may not have read them.
@@ -621,8 +623,10 @@ class Link:
         if not self.up:
             return
         # One write, hence one wake-up of the agent, for the acknowledgements and the call.
-        corks = bool(self._acks) and len(body) <= CORKED_BODY and self.cork()
-        self.flush_acknowledgements()
+        carries = bool(self._acks) and self.loop.time() - self._acks_since >= ACK_AGE
+        corks = carries and len(body) <= CORKED_BODY and self.cork()
+        if carries:
+            self._send_acks()
         self._write(header, body, text)
         if corks:
             self.uncork()
@@ -650,6 +654,8 @@ class Link:
             run, index: The call; without an index, all calls of the run.
             timed: Whether this link sends it after :data:`ACK_DELAY`. Otherwise the caller flushes it.
         """
+        if not self._acks:
+            self._acks_since = self.loop.time()
         if index is None:
             self._acks[run] = None
         elif (indices := self._acks.setdefault(run, [])) is not None:

@@ -268,6 +268,22 @@ async def test_acknowledgements_are_batched_and_survive_a_drop(link: Link, trans
     assert sent == [again], "an agent that died may not have read the first ones"
 
 
+async def test_call_carries_acknowledgements_that_are_old_enough(
+    link: Link, transport: Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport.pipe.sent.clear()
+    now = link.loop.time()
+    monkeypatch.setattr(link.loop, "time", lambda: now)
+    link.acknowledge("r0")
+    link.call(call_header("r1", 0), b"")
+    link.acknowledge("r1")
+    now += 2 * agent_link.ACK_AGE
+    link.call(call_header("r2", 0), b"")
+    kinds = [header["t"] for header, _ in transport.pipe.sent]
+    assert kinds == ["call", "ack", "call"], "calls in quick succession share one acknowledgement"
+    assert transport.pipe.sent[1][0]["calls"] == {"r0": None, "r1": None}
+
+
 @pytest.fixture
 def quick_pings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_link, "SILENCE", 0.2)
