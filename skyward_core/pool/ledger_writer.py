@@ -33,6 +33,7 @@ class LedgerWriter:
     def __init__(self, context: PoolContext) -> None:
         self._context = context
         self._archive = context.archive
+        self._process_mark = process_mark()  # read once, because it opens a file
         self._has_warned = False
         self._closed = False
         self._failing_since: float | None = None  # loop time of the first failed write since the last success
@@ -46,7 +47,7 @@ class LedgerWriter:
     def add_run(self, run: str, function: str, kind: str, total: int, at: float, *, ours: bool = False) -> None:
         """Add the ledger row of a dispatched run. ``ours``: this process dispatched the run."""
         opened = {"token": self._context.token, "function": function, "kind": kind, "total": total, "opened_at": at}
-        self.set_columns(run, **opened, **({"pid": process_mark()} if ours else {}))
+        self.set_columns(run, **opened, **({"pid": self._process_mark} if ours else {}))
 
     def set_columns(self, run: str, **columns: Any) -> None:
         """Set columns of a run's row, to be written to the ledger shortly afterwards."""

@@ -928,9 +928,12 @@ def _run_statement(columns: tuple[str, ...]) -> str:
 
 def _to_stored(value: Any) -> Any:
     """Convert a value to a type that SQLite stores: mappings, lists and tuples become JSON."""
-    if isinstance(value, RootCause):
-        value = value.to_json()
-    return json.dumps(value) if isinstance(value, dict | list | tuple) else value
+    if value is None or type(value) in _STORED_TYPES:
+        return value
+    return json.dumps(value.to_json() if isinstance(value, RootCause) else value)
+
+
+_STORED_TYPES = (str, int, float, bool, bytes)
 
 
 _INSERT_RETAINED = "INSERT INTO kept (token, machine, facts) VALUES (?,?,?)"
