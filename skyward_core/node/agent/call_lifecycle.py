@@ -494,7 +494,9 @@ class CallLifecycle:
 
     def _readers(self, call: Call) -> list[Connection]:
         record = self._registry.records.get(call.run)
-        return [] if record is None else [each for each in record.readers if each is not call.owner]
+        if record is None or not record.readers:
+            return []
+        return [each for each in record.readers if each is not call.owner]
 
     def calls_awaiting_input(self) -> list[Call]:
         """Return the calls that wait for input from a disconnected client."""

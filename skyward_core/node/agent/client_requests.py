@@ -200,19 +200,10 @@ class ClientRequests:
 
     def _call(self, connection: Connection, header: frames.ClientCall, body: bytes) -> None:
         key, number = (header["run"], header["i"]), attempt_number(header)
-        # An earlier attempt may have run in another gang, in which this node had calls with other indices.
-        calls = self._registry.calls_of_run(key[0]) if header.get("gang") else [self._registry.calls.get(key)]
-        for call in calls:
-            if call is not None and call.attempt < number and call.end is not None and not call.is_superseded:
-                if call.undecided is not None:  # the head withheld it while the client was briefly disconnected
-                    self._registry.record_outcome(call, call.undecided)
-                self._lifecycle.acknowledge({call.run: [call.index]})
-        known = self._registry.calls.get(key)
-        if any(call is not None and call.attempt < number and call.end is None for call in calls):
-            # The ranks of this node still run an earlier attempt, because the node was cut off when the run restarted.
-            self._slots.stop_run(key[0], "fail-fast", breaks=False)
+        if number > 1 and self._stop_earlier_attempts(header, number):
             asyncio.get_running_loop().call_later(STOP_POLL, self._call, connection, header, body)
             return
+        known = self._registry.calls.get(key)
         if known is not None:
             self._lifecycle.claim(connection, known, header)
             return
@@ -233,6 +224,24 @@ class ClientRequests:
             record = self._registry.records[call.run]
             self._clients.send_to_watchers({"t": "run"} | record.to_json(), skip=connection)
         slot.enqueue(call)
+
+    def _stop_earlier_attempts(self, header: frames.ClientCall, number: int) -> bool:
+        """Acknowledge the ended calls of earlier attempts, and stop the others. Return whether some still run."""
+        run = header["run"]
+        # An earlier attempt may have run in another gang, in which this node had calls with other indices.
+        calls = self._registry.calls_of_run(run)
+        earlier = [
+            call for call in calls if call.attempt < number and (header.get("gang") or call.index == header["i"])
+        ]
+        for call in earlier:
+            if call.end is not None and not call.is_superseded:
+                if call.undecided is not None:  # the head withheld it while the client was briefly disconnected
+                    self._registry.record_outcome(call, call.undecided)
+                self._lifecycle.acknowledge({call.run: [call.index]})
+        is_running = any(call.end is None for call in earlier)
+        if is_running:  # because this node was cut off when the run restarted
+            self._slots.stop_run(run, "fail-fast", breaks=False)
+        return is_running
 
     def _claim_run(self, connection: Connection, header: frames.ClientClaim, body: bytes) -> None:
         """Deliver the outcomes of a run to a client that did not dispatch it.
