@@ -13,7 +13,6 @@ import platform
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +74,8 @@ def _is_met(text: str) -> bool | None:
     name, _, version = (each.strip() for each in plain.partition("=="))
     if not _NAME.fullmatch(name):
         return None
+    from importlib import metadata  # late, because it takes 20 ms, and starts of local pools only list packages
+
     try:
         return True if version in ("", metadata.version(name)) else None
     except metadata.PackageNotFoundError:
@@ -82,6 +83,8 @@ def _is_met(text: str) -> bool | None:
 
 
 def _find_unmet(packaging: Any, text: str, extras: Sequence[str], seen: set[tuple[str, tuple[str, ...]]]) -> list[str]:
+    from importlib import metadata
+
     try:
         requirement = packaging.Requirement(text)
     except packaging.InvalidRequirement:
