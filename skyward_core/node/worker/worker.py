@@ -658,8 +658,10 @@ class _CallThreads:
 
 def has_process_group() -> bool:
     """Check whether this process has created or joined a process group and has not left it."""
-    of_torch, of_jax = map(sys.modules.get, ("torch.distributed.distributed_c10d", "jax.distributed"))
-    return any(getattr(module, "is_initialized", bool)() for module in (of_torch, of_jax))
+    for name in ("torch.distributed.distributed_c10d", "jax.distributed"):
+        if (module := sys.modules.get(name)) is not None and getattr(module, "is_initialized", bool)():
+            return True
+    return False
 
 
 def _plugin_context_error(keys: frames.PluginErrorKeys, data: bytes) -> BaseException:
