@@ -27,7 +27,7 @@ def main() -> NoReturn:
         status = run(new_app())
     except KeyboardInterrupt:
         status = 130
-    gc.freeze()  # objects that are still alive need no last garbage collection
+    gc.freeze()  # exclude all objects from garbage collection, because a last collection at exit would only take time
     sys.exit(status)
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _FIXED = ("index", "rank", "node", "outcome", "seconds", "error", "message")
-_MAX_SAME_NAMES = 10_000  # maximum number of files with the same name, distinguished by a number
+_MAX_SAME_NAMES = 10_000  # highest number that is appended to a file's name if files of that name exist
 
 
 def save_error_text(error: OSError, folder: Path) -> str:

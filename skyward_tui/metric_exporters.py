@@ -88,7 +88,7 @@ def export_wandb(curves: Curves, labels: Mapping[str, str], target: str) -> str:
     for (step, _), values in groupby(in_order, lambda point: (point.step, point.source)):
         run.log({f"{each.source}/{each.name}": each.value for each in values} | {"step": step})
     run.finish()
-    wandb.teardown()  # waits until the service has written the file
+    wandb.teardown()  # waits until W&B's service process has written the file
     folder = Path(run.dir).parent
     return f"{folder}; upload with: wandb sync {folder}" if mode == "offline" else str(folder)
 
@@ -103,7 +103,7 @@ def export_mlflow(curves: Curves, labels: Mapping[str, str], target: str) -> str
     experiment = client.create_experiment(labels["pool"]) if known is None else known.experiment_id
     run = client.create_run(experiment, tags=dict(labels), run_name=labels["run"]).info.run_id
     values = points(curves)
-    while batch := list(islice(values, 1000)):  # MLflow's limit for a request
+    while batch := list(islice(values, 1000)):  # MLflow accepts at most 1,000 metrics per request
         names = [re.sub(r"[^\w ./:-]", "_", f"{each.source}/{each.name}", flags=re.ASCII) for each in batch]
         metrics = [
             Metric(name, each.value, int(each.at * 1000), each.step) for name, each in zip(names, batch, strict=True)
@@ -114,7 +114,8 @@ def export_mlflow(curves: Curves, labels: Mapping[str, str], target: str) -> str
 
 
 EXPORTERS: dict[str, Exporter] = {"tensorboard": export_tensorboard, "wandb": export_wandb, "mlflow": export_mlflow}
-PACKAGES = {"mlflow": "mlflow-skinny"}  # package of an exporter, if it has another name
+# package that installs an exporter's library, if its name differs from the exporter's
+PACKAGES = {"mlflow": "mlflow-skinny"}
 
 
 def find_exporter(name: str) -> Exporter:
@@ -144,14 +145,15 @@ def export(curves: Curves, labels: Mapping[str, str], to: str) -> str:
         return exporter(curves, labels, target)
     except ImportError as error:
         raise UsageError(f"cannot export to {name}: {error}. Run pip install {PACKAGES.get(name, name)}") from error
-    except Exception as error:  # the exporter's library raises its own errors
+    except Exception as error:  # each exporter's library raises its own types of errors
         raise UsageError(f"cannot export to {name}: {type(error).__name__}: {error}") from error
 
 
 PREFIX = "skyward"
-# One Prometheus metric for all metrics that ranks log. Their names are labels, because a label may have any value.
+# Name of the Prometheus metric for all metrics that ranks log. The name of the logged metric is a label, because label
+# values may contain any character.
 RANK_METRIC = f"{PREFIX}_rank_number"
-# Suffix of metric names for each unit, by the conventions of Prometheus.
+# Suffix of a Prometheus metric's name for each unit, by the naming conventions of Prometheus.
 _UNITS = {
     "%": "percent",
     "B": "bytes",
@@ -205,7 +207,7 @@ def _family(curve: Curve) -> tuple[str, str]:
         return RANK_METRIC, "metrics logged by ranks, by name"
     kind, definitions = ("node", NODE_METRIC_DEFINITIONS) if curve.gpu is None else ("gpu", GPU_METRIC_DEFINITIONS)
     known = definitions.get(curve.name)
-    if known is None:  # an agent of a newer release sends metrics that this release does not know
+    if known is None:  # an agent of a newer release may send metrics that this release does not know
         plain = "".join(each if each.isascii() and each.isalnum() else "_" for each in curve.name)
         return f"{PREFIX}_{kind}_{plain}", "metric unknown to this release"
     unit = _UNITS.get(known.unit)

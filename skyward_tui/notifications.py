@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from skyward_core.client.user_settings_and_app_state import NotifySettings
     from skyward_core.views.pool_view import PoolView, RunView
 
-MOST_CELLS = 200  # maximum cells of a terminal notification
+MOST_CELLS = 200  # maximum cells of a notification that the terminal shows (OSC 9)
 BELL = "\a"
 
 
@@ -67,8 +67,8 @@ def osc9(text: str, environment: Mapping[str, str]) -> str:
 
     tmux forwards the sequence if its option ``allow-passthrough`` is set.
     """
-    # The sequence ends with ST, because a terminal that does not support OSC 9 would ring at BEL. The text must not
-    # begin with a digit, which would have another meaning.
+    # End the sequence with ST, because a terminal that does not support OSC 9 would ring at BEL. The text begins with
+    # "skyward:", because a leading digit would select another OSC 9 command.
     asked = f"\x1b]9;{clip(f'skyward: {sanitize_line(text)}', MOST_CELLS)}\x1b\\"
     return "\x1bPtmux;" + asked.replace("\x1b", "\x1b\x1b") + "\x1b\\" if environment.get("TMUX") else asked
 
@@ -139,10 +139,11 @@ class NotificationWatch:
     """Detection of new notifications by repeated checks. Runs that ended before the first check are not reported."""
 
     def __init__(self) -> None:
-        self._running: set[tuple[str, str]] = set()  # pools and runs that were running at the last check
+        # (pool key, run ID) of pools and runs that were running at the last check
+        self._running: set[tuple[str, str]] = set()
         self._starting: set[str] = set()
-        self._asked: dict[str, float | None] = {}  # pool -> deadline of the question about its budget
-        self._stopped: dict[str, set[int]] = {}  # pool -> ranks that wait at a breakpoint
+        self._asked: dict[str, float | None] = {}  # by pool key: deadline of the question about the pool's budget
+        self._stopped: dict[str, set[int]] = {}  # by pool key: ranks that wait at a breakpoint
 
     def check(self, pools: Iterable[PoolView], now: float) -> list[Notification]:
         """Return the new notifications since the last check. Checking ended pools costs almost nothing."""
@@ -172,7 +173,8 @@ class NotificationWatch:
                 self._running.add(key)
             elif key in self._running:
                 self._running.discard(key)
-                if run.state not in ("running", "left"):  # a run that is left continues without this client
+                # no notification for a run in the state "left", which continues without this client
+                if run.state not in ("running", "left"):
                     yield run_notification(run, pool.name, now)
 
     def _pause_notifications(self, pool: PoolView) -> Iterable[Notification]:

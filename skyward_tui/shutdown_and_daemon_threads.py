@@ -13,8 +13,10 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-LAST_RESORT = 15  # seconds; longer than the app needs to detach from its pools, even if a pool does not answer
-EXIT_SECONDS = 0.5  # seconds for threads that still work when the app has restored the terminal
+# seconds until the kernel kills a process that a signal has asked to exit; longer than detaching from all pools takes,
+# even if a pool does not answer
+LAST_RESORT = 15
+EXIT_SECONDS = 0.5  # seconds for threads that still work after the app has restored the terminal
 
 _MAIN = threading.main_thread()
 
@@ -54,12 +56,12 @@ class ShutdownSignals:
 
     def trigger(self, number: int) -> None:
         """Act as if the signal had arrived. May be called from any thread."""
-        # The kernel's timer ends the process at the time limit, even if all threads are blocked.
+        # A timer of the kernel ends the process at the time limit, even if all threads are blocked.
         signal.alarm(LAST_RESORT)
         self._status = 128 + number
         self._unblock()
         if self._loop is not None and self._end is not None:
-            with suppress(RuntimeError):  # the loop has ended, so the app is exiting anyway
+            with suppress(RuntimeError):  # the event loop has ended, so the app is exiting anyway
                 self._loop.call_soon_threadsafe(self._end, 128 + number)
 
     def limit_exit(self) -> None:
@@ -84,7 +86,7 @@ def run_in_daemon_thread(work: Callable[[], T]) -> asyncio.Future[T]:
             setter(outcome)
 
     def report(setter: Callable[[Any], None], outcome: Any) -> None:
-        with suppress(RuntimeError):  # the loop has ended, so no caller waits any more
+        with suppress(RuntimeError):  # the event loop has ended, so no coroutine waits for the result any more
             loop.call_soon_threadsafe(set_outcome, setter, outcome)
 
     def act() -> None:

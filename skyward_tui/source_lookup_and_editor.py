@@ -25,9 +25,11 @@ from skyward_tui.ui.session_futures import wait_shielded
 if TYPE_CHECKING:
     from skyward_tui.app import SkywardApp
 
-# Positions in tracebacks (`  File "train.py", line 12`), and as compilers and linters print them (`train.py:12`).
+# File and line number in tracebacks (`  File "train.py", line 12`), and as compilers and linters print them
+# (`train.py:12`).
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
-_EDITORS = ("sensible-editor", "vim", "vi", "nano")  # tried in this order if no variable names an editor
+# editors that are tried in this order if neither $VISUAL nor $EDITOR is set
+_EDITORS = ("sensible-editor", "vim", "vi", "nano")
 _PLACE = re.compile(r"(?:^|[\s('\"])([\w./+-]+\.\w+):(\d+)(?=\D|$)")
 
 
@@ -77,8 +79,9 @@ def _find_within(folder: Path, path: PurePosixPath) -> Path | None:
     return None
 
 
-MOST_BYTES = 2_000_000  # bytes; larger files are not source code written by a user
-ENDINGS = (".py", ".pyw", ".pyi", ".pyx")  # a rank chooses the paths, so only source code is opened
+MOST_BYTES = 2_000_000  # bytes; a larger file is not source code that a user wrote
+# suffixes of files that may be opened, because ranks choose the paths and must not open arbitrary files
+ENDINGS = (".py", ".pyw", ".pyi", ".pyx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ def find_source(frame: StackFrame, folders: Sequence[Path]) -> SourceFile | None
         text = read_bytes(path, MOST_BYTES)
         lines = tuple(sanitize_line(each.expandtabs(4)) for each in text.decode("utf-8", "replace").splitlines())
         return SourceFile(lines, line, path.stat().st_mtime) if 0 < line <= len(lines) else None
-    except OSError:  # the file vanished or is not readable
+    except OSError:  # the file no longer exists or cannot be read
         return None
 
 
@@ -134,12 +137,13 @@ async def source_folders(app: SkywardApp, run: RunView | None) -> list[Path]:
         return [folder]
     try:
         return [(await wait_shielded(app.session.load_launch(run.id))).cwd, folder]
-    except (SkywardError, OSError):  # a script started the run itself, or the launch is no longer stored
+    # the run was started by a user's script instead of this app, or its launch is no longer stored
+    except (SkywardError, OSError):
         return [folder]
 
 
-_GOTO = ("code", "code-insiders", "codium", "cursor", "windsurf")  # editors that accept --goto FILE:LINE
-_COLON = ("hx", "helix", "subl", "zed")  # editors that accept FILE:LINE
+_GOTO = ("code", "code-insiders", "codium", "cursor", "windsurf")  # editors whose option --goto takes FILE:LINE
+_COLON = ("hx", "helix", "subl", "zed")  # editors that take FILE:LINE as an argument
 
 
 class EditorError(Exception):

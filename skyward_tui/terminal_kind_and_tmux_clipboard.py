@@ -10,7 +10,7 @@ def is_dumb() -> bool:
     return os.environ.get("TERM", "").lower() in ("dumb", "unknown")
 
 
-TMUX_TIMEOUT = 5.0  # seconds; time limit, so that a hanging tmux does not block copying forever
+TMUX_TIMEOUT = 5.0  # seconds; time limit for a tmux command, because a hanging tmux would block copying forever
 
 
 class CopyError(Exception):
@@ -36,7 +36,7 @@ def copy_to_multiplexer(text: str) -> str:
 def _copy_to_tmux(text: str) -> str:
     try:
         _run_tmux("load-buffer", "-w", "-", text=text)
-    except CopyError:  # tmux before version 3.2 does not support -w
+    except CopyError:  # tmux older than version 3.2 has no -w, which also sets the terminal's clipboard
         _run_tmux("load-buffer", "-", text=text)
         return "only to tmux's buffer: paste with prefix ]"
     if "clipboard" in _run_tmux("display-message", "-p", "#{client_termfeatures}").split(","):
@@ -45,7 +45,7 @@ def _copy_to_tmux(text: str) -> str:
 
 
 def _run_tmux(*words: str, text: str | None = None) -> str:
-    import subprocess  # late: most commands copy nothing
+    import subprocess  # imported late, because most sessions copy nothing
 
     data = None if text is None else text.encode()
     try:

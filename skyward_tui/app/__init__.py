@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from skyward_tui.app.app import SkywardApp as SkywardApp
 
-DUE = 40  # number of young collections after which a full collection is due
-# number of young collections after which a full one runs even during input; reached only after hours of input
+DUE = 40  # number of young garbage collections after which a full collection is due
+# number of young garbage collections after which a full collection no longer waits for a pause in the input; reached
+# only after hours of constant input
 MAX_DEFERRED = 2_000
-REST_SECONDS = 1.0  # seconds without input after which the user counts as idle
-_collections_before = -1  # number of full collections in this process before the latest :func:`defer_collection`
+# seconds without input after which the user counts as idle, so that a full garbage collection may run
+REST_SECONDS = 1.0
+# number of full garbage collections in this process before the latest :func:`defer_collection`
+_collections_before = -1
 
 
 def new_app(*, read_only: bool = False, theme: str = "", plain: bool = False) -> SkywardApp:

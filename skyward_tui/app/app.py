@@ -66,21 +66,23 @@ if TYPE_CHECKING:
     from skyward_tui.launch_form.form import Form
 
 
-PATIENCE = 5.0  # seconds for saving the state; a slow disk must not delay quitting
-LAST = "last"  # key of the last screen in the saved state; each other key is the scope of a screen
+PATIENCE = 5.0  # seconds for saving the app's state on exit; a slow disk must not delay quitting
+LAST = "last"  # key of the last screen in the file with the saved state; all other keys are scopes of screens
 VITAL_WORKERS = ("paint", "leave")  # groups of Textual workers whose failure ends the app: painting and quitting
-FRAMES, FRAMES_OVER_SSH = 10, 5  # maximum paints per second, in a terminal of this machine and over SSH
+FRAMES, FRAMES_OVER_SSH = 10, 5  # maximum paints per second, for a terminal of this machine and for a terminal over SSH
 REFRESH_SECONDS = 1.0
-LIVELY_SECONDS = 1.0  # seconds after a key press or a finished worker during which the screen may still change
+# seconds after a key press or a finished worker during which the screen is refreshed at the full rate
+LIVELY_SECONDS = 1.0
 # seconds after a change at which the screen is refreshed again, because panels defer some updates
 REPEAT_SECONDS = (0.6, 1.6)
-# seconds without events or keys, after which the screen is checked for changes as rarely as over SSH
+# seconds without events or keys after which the screen is checked for changes at the lower rate of SSH
 REST_SECONDS = 0.3
-STILL_SECONDS = 10.0  # seconds; longest time without a refresh, even if the displayed clock does not advance
-FIRST_LOOK_SECONDS = 10.0  # seconds; longest wait for the first list of pools
+STILL_SECONDS = 10.0  # seconds; longest time without a refresh of the screen, even if no displayed time changes
+FIRST_LOOK_SECONDS = 10.0  # seconds; longest wait at the start for the first list of pools
 DETACH_SECONDS = 5.0
-SIGNAL_SECONDS = 0.5  # seconds for each step of the exit after a signal, whose sender may kill the app soon
-SWITCH_INTERVAL = 0.0005  # seconds; Python's thread switch interval, see ``__init__``
+SIGNAL_SECONDS = 0.5  # seconds for each step of the exit after SIGTERM or SIGHUP; the sender may soon send SIGKILL
+# seconds; Python's thread switch interval while the app runs (reason in ``SkywardApp.__init__``)
+SWITCH_INTERVAL = 0.0005
 
 
 def _new_session(read_only: bool) -> SessionInterface:
@@ -121,8 +123,8 @@ class SkywardApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = bindings("app") + bindings("replay")
     ENABLE_COMMAND_PALETTE = True
     ESCAPE_TO_MINIMIZE = False
-    # CSS classes of screens by size. A -narrow screen shows only the log; -slim and -flat ones only "terminal too
-    # small".
+    # CSS classes of screens by minimum width and height. A -narrow screen shows only the log; a -slim or -flat screen
+    # shows only "terminal too small".
     HORIZONTAL_BREAKPOINTS = [(0, "-slim"), (MIN_WIDTH, "-narrow"), (100, "-normal"), (140, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (MIN_HEIGHT, "-short"), (30, "-tall")]  # noqa: RUF012
     CSS: ClassVar[str] = """
@@ -132,7 +134,8 @@ class SkywardApp(App[None]):
     CommandPalette SearchIcon { display: none; }
     """
 
-    # Set as the default: changing the theme later makes Textual compute all styles twice before the first paint.
+    # The theme is the default of the reactive, because Textual would compute all styles twice if the theme changed
+    # before the first paint.
     theme: Reactive[str] = Reactive(SKYWARD.name)
     _current: Theme | None = None
 
@@ -147,8 +150,8 @@ class SkywardApp(App[None]):
     ) -> None:
         super().__init__()
         self.read_only = read_only
-        # Pools run on another thread. With Python's default switch interval (5 ms), a flood of logs on that thread
-        # would delay each key press by several intervals.
+        # The session runs on another thread. With Python's default switch interval of 5 ms, a flood of logs on that
+        # thread would delay each key press by several intervals.
         sys.setswitchinterval(SWITCH_INTERVAL)
         self._wall_clock = clock
         self.session: SessionInterface | None = None
@@ -157,18 +160,20 @@ class SkywardApp(App[None]):
         self.unlaunched: Form | None = None
         self.keys: Mapping[str, str] = {}
         self.own_commands: Sequence[Action] = ()
-        self._default_bindings = self._bindings  # bindings without those of the user's own commands
+        # bindings of the app before the keys of the user's own commands are added
+        self._default_bindings = self._bindings
         self.leftovers: LeftoverScan | None = None
         self.failures = 0
         self.last_pool = self.last_run = ""
         self.replay: Playback | None = None
-        # during a demo: the live session, and whether the app was read-only before
+        # (live session, whether the app was read-only) from before the demo; None without a demo
         self._before_demo: tuple[SessionInterface | None, bool] | None = None
         self.host_keys = HostKeyQuestions(self)
         self.budgets = BudgetQuestions(self)
         self.immediate_repaint = ImmediateRepaint()
         self._started_at = time.time()
-        self._problems: list[str] = []  # messages about settings and saved state that are invalid, and so ignored
+        # messages about invalid values in the settings and in the saved state, which are ignored
+        self._problems: list[str] = []
         self._asked_theme, self._plain = theme, plain
         self._saved_state = SavedState()
         self._changed: dict[str, str] = {}
@@ -177,7 +182,8 @@ class SkywardApp(App[None]):
         self._line_filters: list[LineFilter] = []
         self._current_theme_name = SKYWARD.name
         self._previewed_theme = ""
-        self.add_class(f"-theme-{SKYWARD.name}", update=False)  # Textual adds this class only when the theme changes
+        # Textual sets the theme's CSS class only when the theme changes, so set the class of the first theme here
+        self.add_class(f"-theme-{SKYWARD.name}", update=False)
         self._session_factory = session_factory or partial(_new_session, read_only)
         self._refresh_error = ""
         self._shutdown_signals = ShutdownSignals()
@@ -188,10 +194,10 @@ class SkywardApp(App[None]):
         self._lively_until = time.monotonic() + LIVELY_SECONDS
         self._last_refresh: tuple[tuple[object, ...] | None, float] = (None, 0.0)
         self._terminal_title = ""  # title that the app has set; "" while the terminal has its title from before the app
-        self._refresh_times: list[float] = []  # times of scheduled refreshes of the screen, in descending order
-        self._last_input_at = time.monotonic()  # when the user last used the keyboard or the mouse
+        self._refresh_times: list[float] = []  # monotonic times of scheduled refreshes of the screen, the latest first
+        self._last_input_at = time.monotonic()  # monotonic time of the last key press or mouse event
         self._notification_watch = NotificationWatch()
-        # Notification commands report errors from their own thread.
+        # The error of a notification command arrives on a thread of the notifier.
         self._notifier = Notifier(
             NotifySettings(),
             self._write_to_terminal,
@@ -199,7 +205,7 @@ class SkywardApp(App[None]):
         )
         self._key_queue = KeyQueue(self, self._dispatch_event)
         self._workers = ClosingWorkers(self)
-        # input that arrives before the session is open; None afterwards
+        # input events that arrive before the session is open, to be handled afterwards; None once the session is open
         self._early_events: list[events.Event] | None = []
         if "SSH_CONNECTION" in os.environ:
             self.animation_level = "none"
@@ -225,7 +231,7 @@ class SkywardApp(App[None]):
 
         return TerminalDriver
 
-    # Start and events
+    # Start of the app, and dispatch of events
 
     def on_load(self) -> None:
         self._shutdown_signals.install(self._quit, self._end_output)
@@ -235,13 +241,13 @@ class SkywardApp(App[None]):
         return PoolsScreen()
 
     def on_mount(self) -> None:
-        # From now on, changes of the theme are the user's choice, and so are saved.
+        # Before this line, code sets the theme. All later changes come from the user, and are saved.
         self._current_theme_name = self.theme
         self.theme_changed_signal.subscribe(self, self._save_theme_choice)
         self.run_worker(self._refresh_loop(), group="paint")
         self.run_worker(self._poll_pools(), group="refresh")
-        # After a return from the shell, the terminal is empty. Without a full refresh, Textual would paint only
-        # changes.
+        # When the user returns from the shell, the terminal is empty. By default, Textual would paint only what has
+        # changed since.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
 
     def on_ready(self) -> None:
@@ -268,8 +274,8 @@ class SkywardApp(App[None]):
         await super().on_event(event)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        # A worker of these two groups ends every second, which alone does not justify a refresh. If the worker
-        # has changed a pool, the pool's version shows that.
+        # Workers of the groups "refresh" and "paint" end every second, so their end alone does not justify a refresh of
+        # the screen. If such a worker has changed a pool, the pool's version differs.
         if event.worker.group not in ("refresh", "paint"):
             self._mark_active()
 
@@ -279,7 +285,8 @@ class SkywardApp(App[None]):
     def _replay_early_keys(self) -> None:
         early, self._early_events = self._early_events or [], None
         for event in early:
-            # Before the app took over the terminal, the terminal translated enter to a newline.
+            # While the app starts, the terminal still translates the enter key to a newline, which Textual reads as
+            # ctrl+j.
             is_enter = isinstance(event, events.Key) and event.key == "ctrl+j"
             self.post_message(events.Key("enter", "\r") if is_enter else event)
 
@@ -326,7 +333,7 @@ class SkywardApp(App[None]):
         """
         if self.session is None:
             return
-        # Errors are ignored: the next refresh follows at once and reports them.
+        # Errors of this first refresh are ignored, because the next refresh follows at once and reports them.
         refresh = asyncio.gather(wait_shielded(self.session.refresh()), return_exceptions=True)
         until = time.monotonic() + FIRST_LOOK_SECONDS
         while not (refresh.done() or self.pools() or time.monotonic() > until):
@@ -380,7 +387,8 @@ class SkywardApp(App[None]):
     async def refresh_pools(self) -> None:
         """Poll all pools now, including ended pools and pools of other clients."""
         await self._fetch_pools(patient=False)
-        await self._reopen_last_screen()  # only now are ended pools listed, and the screen may be of such a pool
+        # the last screen may belong to an ended pool, and ended pools are listed only now
+        await self._reopen_last_screen()
 
     async def _reopen_last_screen(self) -> None:
         """Open the last screen of the previous start, unless the user has opened another one."""
@@ -431,7 +439,7 @@ class SkywardApp(App[None]):
         elif (doubts := unchecked_line(found)) and not found.is_unconfigured:
             self.flash(doubts)
 
-    # Called by screens
+    # Methods that screens call
 
     @property
     def required_session(self) -> SessionInterface:
@@ -492,7 +500,9 @@ class SkywardApp(App[None]):
         if own.theme != before.theme and not (self._asked_theme or self.no_color):
             name = own.theme or SKYWARD.name
             if name in self.available_themes:
-                self._current_theme_name = name  # equal, so that ``_save_theme_choice`` ignores this change
+                # the name equals the current theme, so ``_save_theme_choice`` does not save this change as the user's
+                # choice
+                self._current_theme_name = name
                 self.theme = name
         self._apply_other_settings()
 
@@ -517,7 +527,8 @@ class SkywardApp(App[None]):
         """Copy text to the user's clipboard, and show whether that worked."""
         if not text:
             return self.flash(f"no {what} to copy")
-        super().copy_to_clipboard(text)  # uses OSC 52, whose success is unknown, because terminals do not reply
+        # Textual's method sends OSC 52. Terminals do not reply, so its success is unknown.
+        super().copy_to_clipboard(text)
         self._copy_to_clipboard_manager(text, what)
         return None
 
@@ -578,7 +589,7 @@ class SkywardApp(App[None]):
         self.host_keys.close()
         self._shutdown_signals.restore()
 
-    # Other screens
+    # Methods that open screens
 
     async def open_last_screen(self, still: Callable[[], bool]) -> bool:
         """Open the last screen of the previous start on top of the list of pools.
@@ -611,8 +622,10 @@ class SkywardApp(App[None]):
         if pool is None:
             return None
         if pool.is_over and any(other.needs_confirmation and not other.is_over for other in self.pools()):
-            return lambda: None  # a running pool may cost money, so an ended pool is not shown in its place
-        # If a running pool no longer has the run, show the pool's current run. Runs of ended pools are loaded later.
+            # Opens nothing: a running pool may cost money, so an ended pool must not be shown in its place.
+            return lambda: None
+        # If a running pool no longer lists the saved run, show the pool's current run. The runs of an ended pool are
+        # loaded only when its screen opens.
         return partial(self.show_run, pool.key, run if pool.is_over or run in pool.runs else "")
 
     def show_pool(self, key: str) -> None:
@@ -723,7 +736,7 @@ class SkywardApp(App[None]):
 
         self.push_screen(DifferencesScreen(title, lines))
 
-    # Settings and appearance
+    # Settings and appearance of the app
 
     @property
     def available_themes(self) -> dict[str, Theme]:
@@ -743,7 +756,7 @@ class SkywardApp(App[None]):
             self.user_settings = settings.load_user_settings()
             self._saved_state = load_state()
         except SkywardError:
-            pass  # The session reports this error, for example a missing home folder.
+            pass  # When the session opens, it reports the same error, for example a missing home folder.
         except InvalidStateFile as unusable:
             self._problems.append(str(unusable))
         self._problems += self.user_settings.refused
@@ -843,7 +856,7 @@ class SkywardApp(App[None]):
         theme = self.current_theme
         return {} if "muted" in theme.variables else {"muted": muted(theme)}
 
-    # Failures of the app itself
+    # Internal errors of the app
 
     def _handle_exception(self, error: Exception) -> None:
         """Show the error of a worker in its panel; any other error ends the app."""
@@ -865,7 +878,7 @@ class SkywardApp(App[None]):
         doctor_and_bug_report.log_failure(worker.name, error)
         what = sanitize_line(f"{type(error).__name__}: {error}")
         if (box := _box_of(worker.node)) is not None:
-            # shown in the title, because messages cover the bottom border
+            # The error is shown in the title of the box, because messages cover the bottom border.
             failure = Content.styled(f"  ✗ {what}", "$text-error")
             title = Content.from_markup(box.border_title or "")
             box.border_title = title if failure.plain in title.plain else title + failure
@@ -874,7 +887,7 @@ class SkywardApp(App[None]):
         screen = next((each for each in worker.node.ancestors_with_self if isinstance(each, BaseScreen)), self)
         screen.flash(f"internal error: {what}. This is a bug; --debug writes its traceback to the log", "error")
 
-    def _fatal_error(self) -> None:  # Textual calls this method for unhandled errors
+    def _fatal_error(self) -> None:  # overrides Textual's hook for unhandled errors
         if (error := sys.exception()) is not None:
             from skyward_tui.app.crash_and_system_reports import render_crash
 
@@ -886,7 +899,7 @@ class SkywardApp(App[None]):
 
         super().panic(*map(SanitizedRenderable, renderables))
 
-    # Actions
+    # Actions of the app
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         return self.replay is not None if action.startswith("replay_") else super().check_action(action, parameters)
@@ -936,7 +949,7 @@ class SkywardApp(App[None]):
         dialog = ChoiceScreen("about", text, [("close", "Close", False), ("copy", "Copy", False)], escape="close")
         self.push_screen(dialog, lambda chosen: self.copy(text, "report") if chosen == "copy" else None)
 
-    def action_command_palette(self) -> None:  # Textual calls action_command_palette
+    def action_command_palette(self) -> None:  # the name is fixed: Textual's binding for the palette calls this action
         if not isinstance(self.screen, CommandPalette):
             self.push_screen(Palette(id="--command-palette"))
 
@@ -1003,11 +1016,12 @@ class SkywardApp(App[None]):
     async def _detach_and_exit(self, status: int) -> None:
         """Detach from the pools within a time limit, save the state, and exit."""
         detaching, saving = (SIGNAL_SECONDS, SIGNAL_SECONDS) if status else (DETACH_SECONDS, PATIENCE)
-        is_replay = self.REPLAYS  # read before ``end_demo`` changes it
+        is_replay = self.REPLAYS  # read now, because ``end_demo`` changes it
         self.end_demo()
         if self.session is not None:
             if self.host_keys.close():
-                # Starts whose host key is now rejected fail. Wait until they are recorded in the ledger.
+                # A pool's start fails if its pending host key question was just rejected. Wait until the ledger has
+                # recorded this failure.
                 deadline = time.monotonic() + detaching
                 while time.monotonic() < deadline and any(p.state in ("starting", "stopping") for p in self.pools()):
                     await asyncio.sleep(0.02)
@@ -1021,13 +1035,14 @@ class SkywardApp(App[None]):
             places = (screen.reopen_state for screen in reversed(screens))
             self.save_screen_state(LAST, next(filter(None, places), {}))
         await self.save_state(saving)
-        # An exiting app composes no widgets. Wait for a screen that is just opening, because it would fail without its
-        # widgets.
+        # Textual composes no widgets while the app exits. Wait for a screen that is just opening, because it would fail
+        # without its widgets.
         while not (self.screen_stack and self.screen.is_mounted):
             await asyncio.sleep(0.01)
         self.exit(return_code=status)
 
-    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:  # Textual calls get_system_commands
+    # overrides the method that supplies the entries of Textual's palette
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Yield the commands of the palette: the actions of the current screen, then the themes."""
         yield from commands(self, screen)
         yield SystemCommand("Theme", "Change the colours", self.action_change_theme)
@@ -1070,14 +1085,15 @@ def _box_of(node: DOMNode) -> Widget | None:
         if isinstance(each, Panel):
             return each
         if isinstance(each, Dialog):
-            return next(iter(each.query("#dialog")), None)  # None if the dialog is not composed yet
+            return next(iter(each.query("#dialog")), None)  # None if the dialog has not composed its box yet
     return None
 
 
-# seconds; keys at shorter intervals are pasted or auto-repeated, and need no repaint of their own
+# seconds; keys at shorter intervals are pasted or auto-repeated, so the app does not repaint for each of them
 MIN_KEY_INTERVAL = 1 / 60
-REPAINT_SECONDS = 0.1  # seconds after a key during which its effect is painted at once
-PAINTS_PER_KEY = 2  # one for the key's direct effect, and one for a message that this effect may post
+REPAINT_SECONDS = 0.1  # seconds after a key press during which the app repaints at once
+# immediate repaints per key press: one for the direct effect of the key, one for a message that this effect may post
+PAINTS_PER_KEY = 2
 
 
 class ImmediateRepaint:

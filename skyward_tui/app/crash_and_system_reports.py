@@ -71,7 +71,7 @@ def _are_newer(began: float) -> bool:
     """
     try:
         return any(file.stat().st_mtime > began for folder in PACKAGES for file in folder.rglob("*.py"))
-    except OSError:  # a file was removed
+    except OSError:  # a source file no longer exists, so it has changed
         return True
 
 

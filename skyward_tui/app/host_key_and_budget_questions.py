@@ -85,7 +85,8 @@ class HostKeyQuestions:
             with self._lock:
                 question.waiting -= 1
                 if not question.waiting and not question.answer.done():
-                    # Nobody waits for the answer any more: the pool was torn down, or another of its hosts failed.
+                    # No connection waits for this answer any more, because the pool was torn down or another of its
+                    # hosts failed.
                     self._open.pop(identity)
                     question.answer.cancel()
                     if not self._closed:
@@ -108,7 +109,7 @@ class HostKeyQuestions:
         def judged(accepted: bool | None) -> None:
             self._open_dialog = None
             self._answer(identity, question, accepted is True)
-            # The message opens the next dialog later, because this dialog is still on the screen stack.
+            # Open the next dialog by a message, after Textual has removed this dialog from the screen stack.
             self._app.post_message(self.QuestionsChanged())
 
         screen = self._app.ask_about_host_key(question.key, judged)
@@ -144,7 +145,7 @@ class HostKeyQuestions:
         return bool(questions)
 
 
-BUDGET_FACTORS = {"some": 1.5, "much": 3.0}  # multiples of the present budget
+BUDGET_FACTORS = {"some": 1.5, "much": 3.0}  # offered new budgets, as multiples of the present budget
 
 
 class BudgetScreen(ChoiceScreen):
@@ -181,14 +182,15 @@ class BudgetQuestions:
 
     def __init__(self, app: SkywardApp) -> None:
         self._app = app
-        self._asked_deadlines: dict[str, float | None] = {}  # by pool: deadline of the last question
+        # by pool: deadline of the last budget question that the user was asked
+        self._asked_deadlines: dict[str, float | None] = {}
         self._open: BudgetScreen | None = None
 
     def update(self, pools: Iterable[PoolView]) -> None:
         """Open a dialog if a pool waits for an answer, and close it if the pool no longer waits."""
         waiting = [pool for pool in pools if pool.budget_state == "asked" and pool.is_live]
         if self._open is not None:
-            # If another dialog covers this one, close it later.
+            # An obsolete dialog closes only while no other dialog covers it; otherwise a later update closes it.
             if self._open.pool not in waiting and self._open.is_active:
                 self._open.dismiss("later")
             return

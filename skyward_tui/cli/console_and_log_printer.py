@@ -20,7 +20,7 @@ from skyward_tui.cli.fault_tolerant_stdio import StandardStream
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.text_width_tables_and_ascii import clip, table
 
-# SGR codes of cyan, yellow, magenta, green, blue, and of their bright variants
+# SGR codes of the ranks' prefixes: cyan, yellow, magenta, green, blue, and bright variants
 _HUES = (36, 33, 35, 32, 34, 96, 93, 95)
 
 
@@ -180,7 +180,8 @@ class LogPrinter:
         self._encoding = encoding
         self._live = live
         self._erase_all = erase or self._erase_own
-        self._newest: dict[int, LineSplitter] = {}  # by rank: splitter of the stream that had the latest output
+        # by rank: line splitter of the stream (stdout or stderr) that had the rank's latest output
+        self._newest: dict[int, LineSplitter] = {}
         self._sink = sink
         self._prefixed = prefix
         self._color = color
@@ -253,7 +254,7 @@ class LogPrinter:
         """Print unfinished last lines, which have no newline."""
         self._newest.clear()
         for (rank, _), lines in self._shown.items():
-            if lines.preview().strip():  # empty after a progress bar that erased itself
+            if lines.preview().strip():  # an unfinished line is blank if it was a progress bar that has erased itself
                 self._print_lines(rank, lines.split(b"\n"))
         for (rank, _), bars in self._bars.items():
             for row in filter(bytes.strip, bars.unfinished()):
@@ -285,8 +286,8 @@ class LogPrinter:
 
 
 MAX_BAR_ROWS = 100
-ERASED = b" "  # content of an erased row of a bar; an empty line of output has no blank
-MAX_SEQUENCE = 6  # bytes of a control sequence that moves the cursor or erases
+ERASED = b" "  # content that marks a row whose bar has erased itself; an empty line of normal output is b""
+MAX_SEQUENCE = 6  # maximum bytes of a control sequence that moves the cursor or erases text
 _UP = re.compile(rb"\x1b\[\d{0,3}[AF]")
 _CONTROL = re.compile(rb"(\n|\r|\x1b\[\??\d{0,3}[AFJKhl])")
 _INCOMPLETE = re.compile(rb"\x1b(?:\[\??\d{0,3})?\Z")
@@ -300,11 +301,12 @@ class BarRows:
 
     def __init__(self) -> None:
         self._rows = [b""]
-        self._at = 0  # row of the cursor
-        self._at_start = False  # whether the cursor is at the start of the row, so that the next text overwrites it
-        self._incomplete = b""  # beginning of a control sequence
-        self._height = 1  # number of last rows to which the bars may move the cursor
-        self._left = 1  # further lines of output after which the bars count as finished
+        self._at = 0  # index of the row that contains the cursor
+        # whether the cursor is at the start of its row, so that the next text overwrites the row
+        self._at_start = False
+        self._incomplete = b""  # first bytes of a control sequence whose rest has not arrived
+        self._height = 1  # number of rows, counted from the last one, to which the bars may move the cursor
+        self._left = 1  # number of further lines of output after which the bars count as finished
 
     @property
     def are_redrawn(self) -> bool:
@@ -345,12 +347,13 @@ class BarRows:
         self._at -= over
         if self._left <= 0:
             self._height = 1
-        return [row for row in complete if row.strip() or not row]  # rows of erased bars are not output
+        return [row for row in complete if row.strip() or not row]  # omit the rows of bars that have erased themselves
 
     def _obey(self, command: bytes, number: int) -> None:
         if command in b"AF":
             self._at -= min(number or 1, MAX_BAR_ROWS)
-            # The bars may move above the first known row: earlier rows were printed before the bars were detected.
+            # The bars may move the cursor above the first known row, because rows printed before the detection of the
+            # bars are unknown. Add such rows, up to the limit.
             self._rows[:0] = [ERASED] * min(-self._at, MAX_BAR_ROWS - len(self._rows))
             self._at, self._at_start = max(0, self._at), self._at_start or command == b"F"
             self._height = self._left = len(self._rows)

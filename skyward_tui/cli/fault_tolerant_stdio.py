@@ -14,8 +14,8 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-_REPLACING = "skyward-replaced"  # name of our error handler in ``codecs``
-_STALLED = 1.0  # seconds; after a signal, a reader that has accepted nothing for this long counts as gone
+_REPLACING = "skyward-replaced"  # name of the error handler that this module registers in ``codecs``
+_STALLED = 1.0  # seconds; after a signal, a reader of the output that has accepted nothing for this long counts as gone
 
 
 class StandardStream(io.TextIOWrapper):
@@ -32,7 +32,8 @@ class StandardStream(io.TextIOWrapper):
         self._name, self._before = name, getattr(sys, name)
         how: dict[str, Any] = {"encoding": "utf-8"}
         if self._before is None:
-            # The parent process closed the stream. Occupy its descriptor, so that no other file gets the number.
+            # The parent process closed this stream. Open /dev/null on its descriptor, so that no other file gets the
+            # number.
             self._sink = _Sink(self, os.open(os.devnull, os.O_WRONLY))
             self._sink.failure = OSError(errno.EBADF, os.strerror(errno.EBADF))
         else:
@@ -111,7 +112,8 @@ class _Sink(io.RawIOBase):
             try:
                 self._is_writing = True
                 return os.write(self._number, data)
-            except BlockingIOError:  # another process that shares the pipe has made it non-blocking
+            # another process that shares the pipe has made it non-blocking, so wait until the pipe accepts data
+            except BlockingIOError:
                 with suppress(TimeoutError):
                     select.select([], [self._number], [])
             except OSError as error:

@@ -45,15 +45,16 @@ from skyward_tui.text.error_hint_text import format_detail
 from skyward_tui.text.number_time_and_run_state_format import count, duration, hourly, money, run_progress, saving_text
 from skyward_tui.text.text_width_tables_and_ascii import clip
 
-MAX_BUFFERED_BYTES = 1 << 20  # bytes per rank; limits the memory for output whose run is not known yet
-ERROR_TAIL_BYTES = 16 << 10  # bytes per rank; longer than usual tracebacks
+MAX_BUFFERED_BYTES = 1 << 20  # bytes per rank; limits the memory for output that waits until its run is known
+# bytes per rank of printed standard error that are remembered; longer than usual tracebacks
+ERROR_TAIL_BYTES = 16 << 10
 
 
 class RankBuffer:
     """Buffer of the latest output of one rank, limited by its size."""
 
     def __init__(self) -> None:
-        self.pieces: deque[tuple[Any, int]] = deque()  # each piece with its size in bytes
+        self.pieces: deque[tuple[Any, int]] = deque()  # each piece of output with its size in bytes
         self.size = 0
         self.is_truncated = False
 
@@ -75,10 +76,12 @@ class PendingLaunchEvents:
     rank."""
 
     def __init__(self) -> None:
-        self._items: dict[int, Any] = {}  # items in order of arrival, by their numbers
+        self._items: dict[int, Any] = {}  # items in the order of their arrival, by consecutive number
         self._next_number = 0
-        self._ranks: defaultdict[int, RankBuffer] = defaultdict(RankBuffer)  # by rank: numbers of its pieces of output
-        self.truncated: set[tuple[int, str]] = set()  # ranks with dropped output, each with the run if known
+        # by rank: numbers in ``_items`` of the rank's pieces of output
+        self._ranks: defaultdict[int, RankBuffer] = defaultdict(RankBuffer)
+        # (rank, run ID) of dropped output; the ID is "" if the run is unknown
+        self.truncated: set[tuple[int, str]] = set()
 
     def buffer(self, item: object) -> int:
         """Store an item, and return its number."""
@@ -100,8 +103,8 @@ T = TypeVar("T")
 Choice = Literal["detach", "cancel", "down"]
 
 MUST_FINISH = "please wait: an interruption now could leave machines running"
-COUNTDOWN_SECONDS = 5.0  # seconds between two notes about ranks that save their work after SIGTERM
-PATIENCE = 1.0  # seconds without events, after which the state of waiting nodes is printed
+COUNTDOWN_SECONDS = 5.0  # seconds between two notes about ranks that still save their work after SIGTERM
+PATIENCE = 1.0  # seconds without events after which the state of waiting nodes is printed
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ANSWERS: dict[str, Choice] = {"": "detach", "d": "detach", "c": "cancel", "t": "down"}
@@ -135,28 +138,28 @@ class Follower:
         self.live: LiveStatus | None = None
         self._inbox: SimpleQueue[Any] = SimpleQueue()
         self._printer = console.log_printer()
-        self._errors: dict[int, bytes] = {}  # by rank: the end of its printed standard error
+        self._errors: dict[int, bytes] = {}  # by rank: the last printed bytes of its standard error
         self._asking = False
         self._leaving = False
-        # the terminal or the reader is gone, and a wait was already interrupted for that reason
+        # whether the loss of the terminal or of the output's reader has already interrupted a wait
         self._has_lost_terminal = False
         self.on_trial: Callable[[str, Outcome], None] | None = None
         self.on_attempt_end: Callable[[AttemptEnded], None] | None = None
         self.on_run: Callable[[RunOpened | RunEnded], None] | None = None
         self.on_queue: Callable[[], None] | None = None
         self.is_output_ours: Callable[[int, str], bool | None] | None = None
-        self._runs_by_rank: dict[int, set[str]] = {}  # active runs by rank
-        # Output by rank whose run is not known yet, each piece with its stream. Output that remains at the end of the
-        # command belongs to other runs, because a rank's output is printed when its part of our run ends.
+        self._runs_by_rank: dict[int, set[str]] = {}  # by rank: IDs of the active runs
+        # By rank: output whose run is not known yet, each piece with its stream. Output of our run is printed when the
+        # rank's call ends, so output that is left at the end of the command belongs to other runs.
         self._unattributed: defaultdict[int, RankBuffer] = defaultdict(RankBuffer)
         self.queued: frozenset[str] = frozenset()
-        self._waiting: dict[int, str] = {}  # by node: state that is not printed yet
-        self._noted_waiting: dict[int, str] = {}  # by node: state that was printed last
-        self._saving: dict[int, float] = {}  # ranks that handle SIGTERM, and when they are killed
-        self._countdown_at = 0.0  # time of the monotonic clock at which the next countdown is printed
-        self._paused_ranks: set[int] = set()  # ranks whose first stop at a breakpoint was printed
+        self._waiting: dict[int, str] = {}  # by node: startup state that is not printed yet
+        self._noted_waiting: dict[int, str] = {}  # by node: startup state that was printed last
+        self._saving: dict[int, float] = {}  # by rank that handles SIGTERM: Unix time at which the rank is killed
+        self._countdown_at = 0.0  # monotonic time at which the next note about saving ranks is printed
+        self._paused_ranks: set[int] = set()  # ranks for which a stop at a breakpoint was already printed
         self._pending_launch: PendingLaunchEvents | None = None
-        # printed with a delay, because a start that fails reports the same text as its error
+        # state of the pool that is printed with a delay: if the start fails, the error has the same text
         self._held_state: PoolState | None = None
 
     def on_event(self, event: Event) -> None:
@@ -229,7 +232,7 @@ class Follower:
     def _next_item(self, until: float = math.inf) -> object:
         """Return the next item; None if no item arrives until the given time of the monotonic clock."""
         while True:
-            if self._inbox.empty():  # about to block, so flush the output first
+            if self._inbox.empty():  # the thread is about to block, so flush the output first
                 self._printer.flush()
                 if self.live is not None:
                     self.live.draw()
@@ -290,8 +293,8 @@ class Follower:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if number == signal.SIGHUP:
-            # The kernel, the shell and every failing write report the same lost terminal. Only the first report
-            # interrupts.
+            # A lost terminal is reported by the kernel, by the shell and by every failing write. Only the first report
+            # interrupts the command.
             if self._has_lost_terminal:
                 return
             self._has_lost_terminal = True
@@ -345,7 +348,9 @@ class Follower:
                 self._runs_by_rank.get(outcome.rank, set()).discard(run)
                 if self.is_output_ours and self.is_output_ours(outcome.rank, run):
                     self._show_buffered(outcome.rank)
-                else:  # output arrives before the end of its rank, so it belongs to this other run
+                # the output of a rank arrives before the end of its call, so the buffered output belongs to this run of
+                # another client
+                else:
                     self._unattributed.pop(outcome.rank, None)
                 if self.on_trial is not None:
                     self._flush_held()
@@ -404,7 +409,7 @@ class Follower:
 
     def _note_truncated(self, ranks: Collection[int]) -> None:
         """Report that some output of these ranks is not shown."""
-        if self.live is not None:  # the live summary shows no lines
+        if self.live is not None:  # with a live summary, the output of ranks is not shown anyway
             return
         self._flush_held()
         more = f" (+{count(len(ranks) - 1, 'rank')} more)" if len(ranks) > 1 else ""
@@ -441,7 +446,7 @@ class Follower:
         self._waiting.clear()
         if self._saving and time.monotonic() >= self._countdown_at:
             self._countdown_at, now = time.monotonic() + COUNTDOWN_SECONDS, time.time()
-            # No agent reports the end of a rank whose machine is gone.
+            # If a machine is gone, no agent reports the end of its ranks, so drop ranks whose kill time has passed.
             self._saving = {rank: until for rank, until in self._saving.items() if until > now}
             if self._saving:
                 self._console.note(saving_text(self._saving, now))
@@ -462,9 +467,9 @@ def _read_answer(question: str) -> str:
     return line.strip().lower()
 
 
-PERIOD = 0.25  # seconds; minimum interval between two drawings, to limit the cost of fast output
+PERIOD = 0.25  # seconds; minimum interval between two drawings of the live summary, to limit the cost of fast output
 _ORDER = ("raised", "exited", "lost", "collateral", "running", "waiting", "returned")
-Row = tuple[str, int | None]  # a line, and its SGR colour code
+Row = tuple[str, int | None]  # text of a line of the live summary, and its SGR colour code; None without a colour
 
 
 def status_rows(pool: PoolView, run: RunView | None, last_line: str, now: float) -> list[Row]:
@@ -535,7 +540,7 @@ class LiveStatus:
         drawn = "".join(
             f"\x1b[{code}m{text}{RESET}\n" if colored and code is not None else f"{text}\n" for text, code in rows
         )
-        self._write(self._erase_sequence() + drawn)  # a single write avoids flicker
+        self._write(self._erase_sequence() + drawn)  # erase and draw in a single write, which avoids flicker
         self._shown = texts
 
     def erase(self) -> None:
@@ -547,7 +552,7 @@ class LiveStatus:
     def _erase_sequence(self) -> str:
         if not self._shown:
             return ""
-        # If the terminal has become narrower, each drawn line may occupy several rows.
+        # If the terminal has become narrower since the last drawing, each drawn line may now occupy several rows.
         columns = shutil.get_terminal_size().columns
         lines = sum(max(1, -(-cell_len(text) // columns)) for text in self._shown)
         return f"\x1b[{lines}F\x1b[J"

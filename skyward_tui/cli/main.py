@@ -42,7 +42,7 @@ def played(record: Path, theme: str | None = None, plain: bool = False) -> int:
     with open_console(False):
         from skyward_core.client.replay_session import open_recording
 
-        open_recording(record)  # rejects an invalid file before the app takes over the terminal
+        open_recording(record)  # fails for an invalid recording before the app takes over the terminal
     from skyward_tui.app import run
     from skyward_tui.app.app import ReplayApp
 
@@ -77,10 +77,11 @@ def has_terminal() -> None:
 
 def main() -> NoReturn:
     """Run the command and end with its exit status (``docs/reference/exit-codes.md``)."""
-    # Imported modules live until the process ends. Scanning them during garbage collections takes a fifth of a short
-    # command's time.
+    # Collect garbage less often. Imported modules live until the process ends, and scanning them takes a fifth of a
+    # short command's time.
     gc.set_threshold(50_000)
-    if sys.stdin is None:  # the parent process closed it; occupy its descriptor, so that no later file gets the number
+    # the parent process closed standard input; open /dev/null on its descriptor, so that no later file gets the number
+    if sys.stdin is None:
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115  for the process's life
     out, err = StandardStream("stdout"), StandardStream("stderr")
     try:
@@ -111,8 +112,8 @@ _debug = click.option(
 )
 
 
-# Commands by group of the help and by name. Each row has the command's module in ``commands``, which is imported only
-# when the command is used, its summary, and the arguments of an example.
+# Commands by heading in the help, then by name. Each row has the module in ``commands`` (imported only when the command
+# is used), the summary, and the arguments of an example.
 COMMAND_GROUPS = {
     "Run": {
         "run": ("run_torchrun_launch", "Run a script's function on every rank, and show the results.", "train.py -n 4"),
@@ -241,7 +242,8 @@ def cli(context: click.Context, read_only: bool, demo: bool, theme: str | None, 
                 )
         return 0
     if demo:
-        from skyward_tui.widgets.screen_frame_and_replay_line import DEMO  # late: imports Textual
+        # imported late, because this module imports Textual
+        from skyward_tui.widgets.screen_frame_and_replay_line import DEMO
 
         return played(DEMO, theme, plain)
     has_terminal()

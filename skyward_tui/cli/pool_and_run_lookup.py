@@ -15,7 +15,7 @@ from skyward_tui.text.error_hint_text import format_detail, format_error
 from skyward_tui.text.number_time_and_run_state_format import date_time
 from skyward_tui.text.queue_trial_and_comparison_rows import queue_rows
 
-SHOWN = 5  # number of matches listed for an ambiguous word; they fit one line
+SHOWN = 5  # maximum number of matches that the error for an ambiguous word lists, so that it fits one line
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def _runs_of_pool(session: Session, pool: PoolRow) -> list[RunRow]:
     runs = session.ledger.runs(pool.token)
     running = [run for run in runs if run.state == "running"] if pool.ended_at is None else []
     if len(running) > 1:
-        with suppress(PoolError):  # without an answer, queued runs count as running
+        with suppress(PoolError):  # if the pool does not answer, its queued runs count as running
             queued = {row.run for row in queue_rows(session.observe(pool.key).result()) if row.waits}
             running = [run for run in running if run.run not in queued] or running
         gangs = {run.run for run in gang_runs(session.ledger, running[-1])[0]}

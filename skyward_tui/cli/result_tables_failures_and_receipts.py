@@ -112,7 +112,9 @@ def show_difference(run: RunView, ranks: str, console: Console) -> None:
         console.print_line(clip(line, console.width), *([1] if not at and found else []))
 
 
-_FOLDER = re.compile(r'(?<=File ")[^"]*/(?=[^"/]+")')  # a node's folders differ from the client's
+# folder of a file in a traceback; removed before tracebacks are compared, because folders differ between nodes and
+# client
+_FOLDER = re.compile(r'(?<=File ")[^"]*/(?=[^"/]+")')
 
 
 def _traceback_lines(text: str) -> set[str]:
@@ -132,7 +134,7 @@ def failure_lines(run: RunView, printed: Callable[[int], str] | None = None) -> 
     rank = f"{rank_prefix(cause.rank)[:4]} " if cause.rank_prefix else ""
     lines = [f"root cause: {rank}{cause.outcome}: {failure(cause.outcome, cause.type, cause.message)}"]
     if (metrics := run.cause_metrics) is not None:
-        from skyward_tui.text.hardware_and_offer_cells import metrics_line  # late: few runs fail
+        from skyward_tui.text.hardware_and_offer_cells import metrics_line  # imported late, because few runs fail
 
         lines.append(metrics_line(metrics))
     lines += failure_hints(run)
@@ -171,14 +173,14 @@ def queue_receipt(session: Session, pool: str, receipt: Receipt) -> None:
         pool: Key of the pool.
         receipt: The receipt.
     """
-    with suppress(LedgerError):  # the receipt itself states that the ledger cannot be written
+    with suppress(LedgerError):  # if the ledger cannot be written, the printed receipt says so
         if row := session.ledger.find_pool(pool):
             session.ledger.save_receipt_text(row.token, receipt_line(receipt))
 
 
 def drop_receipts(session: Session, tokens: Iterable[str]) -> None:
     """Record that the receipts of these pools have been printed."""
-    with suppress(LedgerError):  # on failure, the next ``ls`` prints them again
+    with suppress(LedgerError):  # if the ledger cannot be written, the next ``ls`` prints the receipts again
         session.ledger.mark_receipts_printed(tokens)
 
 

@@ -35,7 +35,7 @@ def combine_options(options: Sequence[Callable[[Decorated], Decorated]]) -> Call
 settings_option = click.option(
     "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set an option of the provider. Repeatable."
 )
-# Options that filter offers. Their meaning differs from the launch options of the same names.
+# Options that filter offers. An option such as --nodes has another meaning here than in ``run``.
 offer_options = combine_options(
     (
         click.option("--accelerator", metavar="NAME[:N]", help="GPUs that a machine must have, such as H100:8."),
@@ -95,7 +95,7 @@ def _read_env_file(context: click.Context, option: click.Parameter, path: str | 
         context.meta.setdefault(_FILE_VARIABLES, []).append(f"{name}={value[1:-1] if is_quoted else value}")
 
 
-_FILE_VARIABLES = "file_variables"  # key of a context's ``meta``; its value lists NAME=VALUE texts from --env-file
+_FILE_VARIABLES = "file_variables"  # key in ``meta`` of click's context: NAME=VALUE texts from the files of --env-file
 
 
 variable_options = combine_options(
@@ -160,7 +160,8 @@ class Duration(click.ParamType[float]):
     def convert(self, value: Any, param: Any, ctx: Any) -> float:
         from skyward_core.model.spec_field_checks import duration
 
-        with suppress(ValueError):  # the app writes short durations such as "1e-3" into command lines
+        # accept numbers such as "1e-3", which the app writes for short durations into command lines
+        with suppress(ValueError):
             value = float(value)
         try:
             seconds = duration(value)
@@ -172,7 +173,7 @@ class Duration(click.ParamType[float]):
         return seconds
 
 
-SHORTEST = 1e-300  # seconds; lower limit of durations that must not be 0
+SHORTEST = 1e-300  # seconds; lower limit of durations that must be greater than 0
 
 
 def given_parameters(context: click.Context) -> Iterator[click.Parameter]:
@@ -203,7 +204,8 @@ def open_console(as_json: bool) -> Iterator[Console]:
         console.report_error(error)
         sys.exit(errors.error_exit_code(error))
     except OSError as error:
-        from skyward_core.client.session import name_limit  # late: it imports the whole client
+        # imported late, because this module imports the whole client
+        from skyward_core.client.session import name_limit
 
         console.report_error(name_limit(error))
         sys.exit(errors.FAILED)
@@ -254,7 +256,7 @@ def command(name: str | None = None, **settings: Any) -> Callable[[Callable[...,
 def restore_help(command: click.Command) -> None:
     """Read the help of a command and its subcommands from their source if ``python -OO`` has removed docstrings."""
     if not command.help:
-        import ast  # late: only `python -OO` needs these modules
+        import ast  # imported late, because only `python -OO` needs these modules
         import inspect
 
         function: Any = getattr(command, "function", command.callback)

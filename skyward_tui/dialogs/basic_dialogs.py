@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-LEAST_BUTTON, PADDED = 12, 2  # minimum width of a button in cells, and number of cells around its label
+LEAST_BUTTON, PADDED = 12, 2  # minimum width in cells of a button; cells that a button needs in addition to its label
 
 
 class DismissOnceScreen(Screen[Result]):
@@ -133,7 +133,8 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
             shown = [each for each in row.query(Button) if each.display]
             widths = [max(LEAST_BUTTON, Content(str(each.label)).cell_length + PADDED) for each in shown]
             row.set_class(sum(widths) + len(widths) + 1 > row.size.width, "-stacked")
-        for facts in self.query("#facts").results(VerticalScroll):  # finds nothing if the dialog is already closed
+        # the query finds no widget if the dialog is already closed
+        for facts in self.query("#facts").results(VerticalScroll):
             facts.can_focus = facts.max_scroll_y > 0
 
     def action_close(self) -> None:

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 
 _NODES_SHOWN = 12
-_ASKABLE_STATES = ("up", "degraded")  # states of pools whose nodes can still list unfetched files
-EVERYTHING = sys.maxsize  # bytes; no limit
-# by button: maximum bytes to download; None for the limit in the pools' options
+# states of pools whose agents still answer, so that their unfetched files can be listed
+_ASKABLE_STATES = ("up", "degraded")
+EVERYTHING = sys.maxsize  # bytes; download limit that is never reached
+# by button: maximum bytes to download before the teardown; None for the limit in the pools' options
 _FETCHED = {"all": EVERYTHING, "some": None, "none": 0}
 
 
@@ -107,9 +108,9 @@ class TeardownScreen(ConfirmedWork[bool]):
         self._keys = pools
         self.heading = f"Tear down {_name(pools[0]) if len(pools) == 1 else count(len(pools), 'pool')}?"
         self._receipts: dict[str, Receipt | str] = {}
-        self._unfetched: dict[str, Unfetched | str] = {}  # by pool: unfetched files, or an error
-        self._has_unfetched = False  # whether the lists of all pools have arrived
-        self._waits = False  # whether a confirmation waits for the lists
+        self._unfetched: dict[str, Unfetched | str] = {}  # by pool key: unfetched files, or the text of an error
+        self._has_unfetched = False  # whether the lists of unfetched files of all pools have arrived
+        self._waits = False  # whether the user has confirmed, and the teardown waits for the lists of unfetched files
 
     @property
     def _views(self) -> list[PoolView]:
@@ -165,7 +166,7 @@ class TeardownScreen(ConfirmedWork[bool]):
         elif found is not None:
             yield from unfetched_lines(found)
 
-    # List of unfetched files
+    # Part of the dialog that lists unfetched files
 
     @work
     async def _ask_nodes(self) -> None:
@@ -202,7 +203,7 @@ class TeardownScreen(ConfirmedWork[bool]):
             self.query_one("#all").focus()
         before.add_class("hidden")
 
-    # Confirmation
+    # Confirmation by the user
 
     def on_mount(self) -> None:
         self._ask_nodes()
@@ -225,7 +226,7 @@ class TeardownScreen(ConfirmedWork[bool]):
             self.app.flash(f"not torn down: {names}")
         self.dismiss(self._all_gone)
 
-    # Teardown
+    # Teardown and its progress
 
     def confirm(self) -> None:
         """Start the teardown. Before that, wait for the lists if necessary, or ask how much to download."""
@@ -296,7 +297,7 @@ def _progress(name: str, view: PoolView | None, receipt: Receipt | str | None) -
     nodes = view.nodes if view is not None else []
     for node in nodes[:_NODES_SHOWN]:
         if receipt is not None and not isinstance(receipt, str) and node.index not in receipt.gone:
-            state = "! not verified", "$text-warning"  # such as a node that was lost before the teardown
+            state = "! not verified", "$text-warning"  # for example, the node was lost before the teardown
         elif node.phase == "gone":
             state = "✓ gone", "$text-success"
         else:

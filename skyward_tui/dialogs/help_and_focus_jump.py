@@ -22,9 +22,10 @@ from skyward_tui.ui.actions import HINTS, SCOPES, Action, actions_by_id, actions
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.screen_frame_and_replay_line import TextLine
 
-KEYS = 15  # width in cells for the keys
-MIN_WORDS = 20  # minimum width in cells for the descriptions
-MIN_COLUMN, GAP, MAX_COLUMNS = 46, 2, 3  # cells: minimum width of a column, and gap between columns; maximum number
+KEYS = 15  # width in cells of the column with keys
+MIN_WORDS = 20  # minimum width in cells of the descriptions of keys
+# minimum width and gap of the help's columns, in cells; maximum number of columns
+MIN_COLUMN, GAP, MAX_COLUMNS = 46, 2, 3
 
 _GROUPS = {
     "run": ("run", "log", "panel", "metrics"),
@@ -57,7 +58,8 @@ class HelpScreen(Dialog[None]):
         below = self.app.screen_stack[-2].focused
         if below is not None:
             nodes = [node for node in below.ancestors_with_self if node is not self.app]
-            # Bindings of a class follow those of its base classes but are more relevant, so the order is reversed.
+            # The bindings of a class come after those of its base classes, but matter more to the user, so reverse the
+            # order.
             bound = (each.id or "" for node in nodes for _, each in reversed(list(node._bindings)))
             self._focused = scopes_of(bound)
         self.box.focus()
@@ -80,7 +82,8 @@ class HelpScreen(Dialog[None]):
 
     def _text(self, width: int, columns: int = 1) -> Content:
         first = _GROUPS.get(self._scope, (self._scope,)) if self._scope else ()
-        first = tuple(sorted(dict.fromkeys((*self._focused, *first)), key="panel".__eq__))  # cursor keys are last
+        # actions of lists, such as the cursor keys, come last
+        first = tuple(sorted(dict.fromkeys((*self._focused, *first)), key="panel".__eq__))
         first = ("replay", *first) if self.app.REPLAYS else first
         others = [scope for scope in SCOPES if scope not in (*first, "replay", "app")]
         here = list(actions_by_id(*HINTS.get(self._hinted, ())))
@@ -183,7 +186,8 @@ class JumpScreen(ModalScreen[Widget], DismissOnceScreen[Widget]):
 
     def on_resize(self, event: events.Resize) -> None:
         self._laid_out_for = self._laid_out_for or event.size
-        if event.size != self._laid_out_for:  # the letters no longer match the places of the widgets below the overlay
+        # after a resize, the letters of the overlay no longer match the places of the widgets below
+        if event.size != self._laid_out_for:
             self.dismiss()
 
     def action_close(self) -> None:

@@ -74,7 +74,8 @@ class Picker(Dialog[str | None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._values: list[Any] = []  # values of the selectable options; the ID of an option is an index in this list
+        # values of the selectable options; the number in an option's ID is an index in this list
+        self._values: list[Any] = []
 
     def on_mount(self) -> None:
         self.fill("")
@@ -133,7 +134,8 @@ class Picker(Dialog[str | None]):
             self._listed.action_select()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        # The second half of a double click may arrive when the list has new options.
+        # The second half of a double click may arrive after the list has got new options, so ignore options that are
+        # gone.
         if event.option in event.option_list.options:
             self.accept(self._values[int(event.option_id or 0)])
 
@@ -205,7 +207,7 @@ def _row(entry: accelerators.Entry) -> Content:
     )
 
 
-_MAX_ENTRIES = 500  # maximum number of a folder's entries; more would block the app
+_MAX_ENTRIES = 500  # maximum number of files that the picker lists from one folder; more would block the app
 
 
 class FilesScreen(Picker):
@@ -229,7 +231,8 @@ class FilesScreen(Picker):
         self.again: Form | None = None
         self.folder = folder
         self._recent = recent
-        self._walks = False  # whether the user has opened a folder, so that only its entries are listed
+        # whether the user has opened a folder; the picker then lists only the entries of this folder
+        self._walks = False
         self._lacking: dict[Path, str] = {}
 
     @on(events.Mount)
@@ -281,7 +284,8 @@ class FilesScreen(Picker):
             self.add(form, recent_row(form), disabled=form.script != sanitize_line(form.script))
 
     def _add(self, path: Path, label: Content) -> None:
-        # A path with unprintable characters cannot be picked, because the form's input would pass them to the terminal.
+        # A path with unprintable characters cannot be picked, because the form's input would write them to the
+        # terminal.
         self.add(path, label, disabled=str(path) != sanitize_line(str(path)))
 
     def accept(self, value: Path | Form) -> None:
@@ -299,7 +303,8 @@ class FilesScreen(Picker):
             self.fill("")
 
 
-MAX_CONCURRENT = 4  # maximum number of interpreters inspected at a time; more could overload a slow disk
+# maximum number of interpreters that are inspected at the same time; more could overload a slow disk
+MAX_CONCURRENT = 4
 AUTOMATIC_PYTHON = InterpreterOption("", "chosen for the script")
 
 
@@ -327,7 +332,7 @@ class PythonsScreen(Picker):
         super().__init__()
         self._script = script
         self._offered = [AUTOMATIC_PYTHON]
-        self._interpreter_info: dict[str, _InterpreterInfo] = {}  # by path
+        self._interpreter_info: dict[str, _InterpreterInfo] = {}  # by path of the interpreter
         self._asks = asyncio.Semaphore(MAX_CONCURRENT)
 
     @on(events.Mount)
@@ -343,7 +348,8 @@ class PythonsScreen(Picker):
                 lambda: _inspect_interpreter(self._script, each.path)
             )
         if info.problem and not each.source:
-            self._offered.remove(each)  # usually an old Python of the system, which the user would not choose
+            # an automatically found interpreter with a problem, usually an old Python of the system, is not offered
+            self._offered.remove(each)
         self.replace(each.path, self._row(each) if each in self._offered else None)
 
     def list_options(self, typed: str) -> None:
@@ -374,7 +380,7 @@ def _inspect_interpreter(script: Path | None, path: str) -> _InterpreterInfo:
         return _InterpreterInfo("✗", problem=sanitize_line(one_line(str(error))))
 
 
-_NAME = 24  # minimum cells of a name
+_NAME = 24  # minimum cells of the column with a preset's name
 
 
 class PresetsScreen(Picker):
@@ -470,7 +476,8 @@ class ThemePicker(Picker):
             self.add_note(f"no theme matches {typed!r}")
 
 
-DISPLAY_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY")  # if none is set, a browser would run in the terminal of the app
+# environment variables of a desktop; if none is set, a text browser would start in the terminal of the app
+DISPLAY_VARIABLES = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
 async def open_dashboard(app: SkywardApp, pool: PoolView | None) -> None:

@@ -27,8 +27,8 @@ def broken(first: Literal["raised", "killed"] = "raised", after: float = 0.5) ->
         raise ValueError("loss is nan at step 7")
     if rank == 2:
         time.sleep(after if first == "killed" else 2 * after)
-        os.kill(os.getpid(), signal.SIGKILL)  # like the kernel when memory is exhausted
-    threading.Event().wait()  # like a collective with a missing peer
+        os.kill(os.getpid(), signal.SIGKILL)  # the kernel does the same if memory is exhausted
+    threading.Event().wait()  # waits forever, like a collective with a missing peer
     return "never"
 
 

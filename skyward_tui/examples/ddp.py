@@ -27,14 +27,15 @@ def make_data(samples: int, seed: int = 0) -> TensorDataset:
 @sky.function
 def train(epochs: int = 5, batch_size: int = 64, lr: float = 0.01, samples: int = 8192) -> dict:
     """Train, and return the final loss over all ranks and a hash of this rank's weights."""
-    torch.set_num_threads(1)  # the ranks share this machine's cores
+    torch.set_num_threads(1)  # one thread per rank, because the ranks share this machine's cores
     torch.manual_seed(0)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")  # the plugin has selected the rank's GPU
+    # the torch plugin has already selected this rank's GPU
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     info = sky.instance_info()
     rank, world = info.rank, info.world_size
 
     data = make_data(samples)
-    sampler = DistributedSampler(data, world, rank)  # every rank gets its own part
+    sampler = DistributedSampler(data, world, rank)  # gives every rank its own part of the data
     loader = DataLoader(data, batch_size=batch_size, sampler=sampler)
     model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 1)).to(device)
     if world > 1:
@@ -42,18 +43,18 @@ def train(epochs: int = 5, batch_size: int = 64, lr: float = 0.01, samples: int 
     optimizer = torch.optim.Adam(model.parameters(), lr=lr)
 
     for epoch in range(epochs):
-        sampler.set_epoch(epoch)  # another shuffle every epoch
-        total = torch.zeros(2, device=device)  # sum of losses, and number of samples
+        sampler.set_epoch(epoch)  # shuffles the data differently in every epoch
+        total = torch.zeros(2, device=device)  # [sum of this rank's losses, number of its samples]
         for x, y in loader:
             x, y = x.to(device), y.to(device)
             loss = nn.functional.mse_loss(model(x), y)
             optimizer.zero_grad()
-            loss.backward()  # also averages the gradients of all ranks
+            loss.backward()  # computes the gradients, and averages them over all ranks
             optimizer.step()
             total += torch.tensor([loss.item() * len(x), len(x)], device=device)
         own = (total[0] / total[1]).item()
         if world > 1:
-            dist.all_reduce(total)  # sums over all ranks
+            dist.all_reduce(total)  # adds up the sums of all ranks
         mean = (total[0] / total[1]).item()
         sky.log(epoch=epoch + 1, loss=own)  # the app charts these metrics
         print(f"epoch {epoch + 1}/{epochs} loss={mean:.4f} (rank {rank} of {world}: {own:.4f})", flush=True)

@@ -10,7 +10,7 @@ import skyward_core as sky
 def hello(n: int = 1_000_000) -> int:
     """Return the sum of this rank's shard of ``range(n)``."""
     info = sky.instance_info()
-    mine = sky.shard(range(n))  # rank 1 of 4 gets 1, 5, 9, ...
+    mine = sky.shard(range(n))  # the numbers of this rank; rank 1 of 4 gets 1, 5, 9, ...
     print(f"rank {info.rank} of {info.world_size} on node {info.node}: {len(mine):,} numbers", flush=True)
     return sum(mine)
 

@@ -21,7 +21,7 @@ def descend(steps: int = 50, samples: int = 4096, features: int = 16, lr: float 
     over_data, everywhere = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
     print(f"{jax.process_count()} processes, mesh of {mesh.size} devices")
 
-    random = np.random.default_rng(0)  # the same on every rank
+    random = np.random.default_rng(0)  # the same seed on every rank, so every rank generates the same data
     truth = random.normal(size=features).astype("float32")
     x = random.normal(size=(samples, features)).astype("float32")
     # drop_last returns contiguous blocks, which match the layout of an array over a mesh.
@@ -31,7 +31,7 @@ def descend(steps: int = 50, samples: int = 4096, features: int = 16, lr: float 
 
     def step(w: jax.Array, x: jax.Array, y: jax.Array) -> tuple[jax.Array, jax.Array]:
         loss, gradient = jax.value_and_grad(lambda w: jnp.mean((x @ w - y) ** 2))(w)
-        loss, gradient = jax.lax.pmean((loss, gradient), "data")  # across every device of every node
+        loss, gradient = jax.lax.pmean((loss, gradient), "data")  # mean over all devices of all nodes
         return w - lr * gradient, loss
 
     data, whole = PartitionSpec("data"), PartitionSpec()

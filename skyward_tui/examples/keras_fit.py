@@ -18,7 +18,7 @@ def fit(epochs: int = 3, batch_size: int = 64, samples: int = 4096) -> dict:
     random = np.random.default_rng(0)
     x = random.normal(size=(samples, 16)).astype("float32")
     y = (np.sin(x).sum(axis=1) > 0).astype("int32")
-    # Equal parts, because all ranks must provide the same number of batches.
+    # ``drop_last`` makes all shards equally large, because all ranks must provide the same number of batches.
     x_local, y_local = sky.shard(x, y, shuffle=True, seed=42, drop_last=True)
 
     model = keras.Sequential(

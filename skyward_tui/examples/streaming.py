@@ -15,7 +15,7 @@ def learn(steps: int = 100, pause: float = 0.05):
     """Simulate training: yield the metrics of every step."""
     noise = random.Random(sky.instance_info().rank)
     for step in range(steps):
-        time.sleep(pause)  # a real step would compute here
+        time.sleep(pause)  # stands for the computation of a training step
         loss = 0.1 + 2.4 * math.exp(-4 * step / steps) + noise.gauss(0, 0.03)
         if step % 10 == 0:
             print(f"step={step} loss={loss:.3f}", flush=True)

@@ -138,7 +138,8 @@ OTHER_IDS = frozenset(
 )
 """Other ids on the form's screen, which fields of settings must not use; ids with a hyphen cannot collide."""
 ALL_NODES = "all"
-_NUMBERS = {"nodes": ("Nodes", 1024), "ranks_per_node": ("Ranks per node", 64)}  # by field: its label and maximum
+# by field name: the field's label and maximum value
+_NUMBERS = {"nodes": ("Nodes", 1024), "ranks_per_node": ("Ranks per node", 64)}
 
 
 @cache
@@ -285,7 +286,7 @@ def split_patterns(text: str) -> list[str]:
 def _split_or_whole(split: Callable[[str], list[str]], text: str) -> list[str]:
     try:
         return split(text)
-    except ValueError:  # the user is still typing a quoted text
+    except ValueError:  # a quotation is unfinished, because the user is still typing
         return [text]
 
 
@@ -313,13 +314,14 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "str | None": _text,
     "float | None": parse_amount,
     "int | None": _number,
-    "int | str | None": _number,  # a range stays a text
+    "int | str | None": _number,  # a range such as "2:8" stays a text
     "int | Literal['gpu'] | None": lambda text: None if text.strip() == "1" else _number(text),
     "Sequence[str]": _pairs,
 }
 """Conversion from texts of the form to values of options, by the option's type."""
 _OWN_READERS: Mapping[str, Callable[[Any], Any]] = {"provider": str, "plugins": tuple, "outputs": _patterns}
-_SEPARATE = ("pool", "settings", "plugin_settings", *WAYS)  # options that do not correspond to exactly one field
+# options that do not correspond to exactly one field of the form
+_SEPARATE = ("pool", "settings", "plugin_settings", *WAYS)
 _SHOWN = {"function", "arguments", "plugins", "plugin_settings", "image_settings"}
 _SHOWN |= {name for name, each in OPTIONS.items() if each.row}
 _TEXTS = [each.name for each in fields(Form) if each.name in OPTIONS and each.name not in _SEPARATE]
@@ -353,7 +355,7 @@ def build_request(form: Form) -> LaunchRequest:
         values |= {"settings": dict(provider_settings(form)), "plugin_settings": given}
     if form.whole:
         values |= {"function": None, "arguments": (), "script_args": values["arguments"]}
-    else:  # only scripts that run as a whole get torchrun's variables
+    else:  # torchrun's variables are set only for scripts that run as a whole
         values["torchrun"] = False
     return LaunchRequest(script=str(path_of(form.script)), **values)
 
@@ -430,7 +432,7 @@ def _check_plan(form: Form, pools: Collection[PoolView], *, launching: bool) -> 
     form = _with_function(form)
     _check_words("arguments", shlex.split, form.arguments)
     request = build_request(form)
-    resolve_call(request)  # reports errors of the upper fields first
+    resolve_call(request)  # called first, so that errors in the upper fields of the form are reported first
     if (used := selected_pool(form, pools)) is not None:
         return make_plan(request, launching=launching).on_pool(used).check_gangs()
     for id, setting in setting_fields(form.provider).items():
@@ -684,7 +686,7 @@ def form_from_request(request: LaunchRequest) -> Form:
     if request.script_args is not None:
         values |= {"whole": True, "arguments": shlex.join(request.script_args)}
     ids = {setting.name: id for id, setting in setting_fields(values["provider"]).items()}
-    # A detached launch implies --keep, so both switch the field on.
+    # A detached launch implies --keep, so both options switch the field "keep" on.
     values["keep"] = request.keep or request.detach
     missing = fieldless_options(request)
     if str(path_of(request.script)) != request.script:
@@ -718,7 +720,7 @@ def form_from_preset(preset: Preset) -> tuple[Form, list[str]]:
     request, notes = preset.request()
     try:
         request = replace(request, script=str(path_of(request.script)))
-    except SkywardError as error:  # the example no longer exists
+    except SkywardError as error:  # the packaged example no longer exists in this release
         notes.append(str(error))
         request = replace(request, script=NO_SCRIPT)
     request, more = drop_unknown(request)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.launch_records_and_script_state import ShellRecord
     from skyward_core.model.specs import PoolSpec
 
-_UNKNOWN = "asked for when it is launched"  # placeholder for a secret that has no value yet
+_UNKNOWN = "asked for when it is launched"  # text in place of a secret's value that the user has not entered yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,8 @@ def job_plan(
         request = JobRequest.from_options(
             job,
             pool=form.name.strip() or None,
-            # The clouds named in the job file apply, unless the user has chosen a provider other than the default.
+            # The clouds in the job file select the provider, unless the user has chosen a provider other than the
+            # default.
             provider=None if form.provider == DEFAULT_PROVIDER else form.provider,
             settings=dict(provider_settings(form)),
             budget=parse_amount(form.budget),

@@ -91,13 +91,14 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
     notes.append(missing_plugins_text(plan, as_options=as_options))
     is_checked = plan.price_hourly or plan.has_rental_plan or plan.uses_single_gpus
     if spec is not None and spec.accelerator is not None and not is_checked:
-        # Machines without a price are the user's own, and the plan does not know their accelerators.
+        # Only rented machines have a price. Other machines belong to the user, and the plan does not know their
+        # accelerators.
         notes.append(f"not checked: each node must have {spec.accelerator}")
     rows += [("note", each) for each in (*notes, plan.file_loss_warning) if each]
     ends = f"skyward-tui down {pool.name}" if as_options else "X"
     end = (
         f"pool stays up ({ends}: tear down)"
-        if plan.keep or plan.spec is None  # a launch never tears down a pool that already existed
+        if plan.keep or plan.spec is None  # a run on an existing pool never tears that pool down
         else "pool is torn down after the run"
     )
     return [*rows, ("then", end)]
@@ -190,7 +191,7 @@ def missing_packages_text(plan: LaunchPlan, *, as_options: bool = False) -> str:
         return missing + f"Choose {' or '.join(files.values())} under packages"
     if plan.whole:
         return missing + "Add it to the script's inline metadata (# /// script), or install it in the project's .venv"
-    return ""  # reported when the script is loaded
+    return ""  # no warning here, because loading the script reports the missing packages
 
 
 def _pool_creation_rows(plan: LaunchPlan, spec: PoolSpec, may_remember: bool) -> Iterator[tuple[str, str]]:
@@ -198,7 +199,7 @@ def _pool_creation_rows(plan: LaunchPlan, spec: PoolSpec, may_remember: bool) ->
     machines, per_gpu = count_range(least, most, spec.provider.machine), spec.worker.ranks_per_node == "gpu"
     what = f"{machines} × {'one rank per GPU' if per_gpu else count(spec.ranks_per_node, 'rank')}"
     at_least = f"{least * spec.ranks_per_node:,} to " if least < most else ""
-    # unknown as long as the number of GPUs is unknown
+    # With one rank per GPU, the world size is unknown until the machines have reported their GPUs.
     size = "" if per_gpu else f", world size {at_least}{spec.world_size:,}"
     yield "creates", f"pool {spec.name}: {what}{size}"
     if plan.hosts:
@@ -296,7 +297,7 @@ def _accelerator_text(accelerator: Accelerator) -> str:
 
 T = TypeVar("T")
 
-MIN_SHOWN_SECONDS = 0.5  # seconds; shorter waits show no text
+MIN_SHOWN_SECONDS = 0.5  # seconds; a shorter wait for the script shows no text
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +331,8 @@ def compute_plan(form: Form, pools: Collection[PoolView], *, launching: bool = F
     """
     try:
         if is_job(form.script):
-            from skyward_tui.launch_form.job_file_plan import job_plan, job_rows  # imports pydantic and a YAML parser
+            # imported late, because this module imports pydantic and a YAML parser
+            from skyward_tui.launch_form.job_file_plan import job_plan, job_rows
 
             job = job_plan(form, pools)
             return PlanResult(form, rows=job_rows(job), script=python_script(form, pools), job=job)

@@ -42,7 +42,7 @@ def recent_forms() -> list[Form]:
     try:
         return [_parse_form(entry) for entry in parse_json(settings.load_state(NAME))]
     except (OSError, ValueError, TypeError, AttributeError):
-        return []  # recent launches are only a convenience, so no error is shown
+        return []  # no error, because the form works without recent launches
 
 
 def add_recent(form: Form) -> None:
@@ -105,20 +105,22 @@ def example_row(path: Path, lacks: str = "") -> Content:
     return Content.assemble(f"  {path.stem:<12}", (lacks, "$text-warning"), (script_summary(path), "$muted"))
 
 
-MAX_SCRIPTS = 20  # maximum number of scripts of the working folder in the list
-_NOT_LAUNCHED = ("_", ".", "test_", "conftest.", "setup.")  # beginnings of names that are not listed
-_TORCHRUN = (b"init_process_group", b"LOCAL_RANK", b"Accelerator(")  # a script with one of these needs torchrun
+MAX_SCRIPTS = 20  # maximum number of scripts of the working folder that the form lists
+# files whose names begin with one of these are not offered for a launch
+_NOT_LAUNCHED = ("_", ".", "test_", "conftest.", "setup.")
+# a script that contains one of these texts needs torchrun
+_TORCHRUN = (b"init_process_group", b"LOCAL_RANK", b"Accelerator(")
 
 
 def folder_scripts() -> dict[Path, Content]:
     """Return rows for the scripts of the working folder: name, kind and docstring. No script is executed."""
     try:
         paths = sorted(each for each in list_entries(current_folder()) if each.suffix == ".py" and is_file(each))
-    except OSError:  # the folder cannot be read
+    except OSError:  # the folder cannot be read, so no scripts are listed
         return {}
     rows = {}
     for path in [each for each in paths if not each.name.startswith(_NOT_LAUNCHED)][:MAX_SCRIPTS]:
-        with suppress(ScriptError, OSError):  # a file that is not Python cannot be launched
+        with suppress(ScriptError, OSError):  # skip files that cannot be read, or that are not valid Python
             uses_torchrun = any(each in read_bytes(path, MAX_SCRIPT_BYTES) for each in _TORCHRUN)
             kind = "function" if has_functions(path) else "torchrun" if uses_torchrun else "plain"
             name, text = fit_width(sanitize_line(path.name), 18), one_line(sanitize_line(script_summary(path)))
@@ -134,6 +136,6 @@ def missing_packages() -> dict[Path, str]:
 def _missing_text(path: Path) -> str:
     try:
         missing = missing_frameworks(path)
-    except ScriptError:  # reported when the user picks the example
+    except ScriptError:  # no note about packages: picking the example reports the error
         return ""
     return f"needs {', '.join(missing)}  " if missing else ""

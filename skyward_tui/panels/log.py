@@ -60,12 +60,12 @@ def parse_time(text: str, newest: float) -> float | None:
         if not re.match(r"\d\d?:", text):
             return datetime.fromisoformat(text).timestamp()
         at = datetime.combine(last, time.fromisoformat(f"0{text}" if text[1] == ":" else text))
-    except ValueError:  # for example hour 25
+    except ValueError:  # a part of the time is out of range, for example hour 25
         return None
     return (at - timedelta(days=at.timestamp() > newest)).timestamp()
 
 
-ROWS, ROWS_SHORT = 10, 5  # number of traceback lines shown, on a tall and on a short screen
+ROWS, ROWS_SHORT = 10, 5  # number of traceback lines above the panels, on tall and on short screens
 
 
 class CauseLines(Static):
@@ -76,7 +76,7 @@ class CauseLines(Static):
     def __init__(self) -> None:
         super().__init__()
         self._shown: object = ()
-        self.text = ""  # the whole traceback; "" while the widget is hidden
+        self.text = ""  # the whole traceback of the shown failure; "" while this widget is hidden
         self.display = False
 
     def show(self, run: RunView | None, rank: int, key: str, *, short: bool) -> None:
@@ -116,7 +116,7 @@ def _failed_outcome(run: RunView, rank: int) -> Outcome | None:
 
 
 MAX_LOGS = 4  # maximum number of logs side by side
-# minimum width in cells of each of two logs side by side; in a narrower panel, the logs are stacked
+# minimum width in cells of each of two logs side by side; in a narrower panel, the logs are below each other
 MIN_COLUMN_WIDTH = 32
 
 
@@ -126,7 +126,7 @@ class LogColumn(Vertical):
     def __init__(self, rank: int, *, id: str | None = None) -> None:
         super().__init__()
         self.rank = rank
-        # state of the run for which ``_explain_empty`` last wrote the text of the empty log
+        # state of the run for which ``_explain_empty`` last wrote its text; avoids needless updates
         self.explained: object = None
         self.pane = LogPane(id=id)
         self._head = Chrome(classes="log-head")
@@ -227,11 +227,11 @@ class LogPanes(Container):
         self.set_class(shown_count > 1, "-several")
 
 
-TYPING_SECONDS = 0.1  # seconds after a typed character until matches are shown
+TYPING_SECONDS = 0.1  # seconds after the last typed character until the log shows the matches
 _GAP = "{run.previous_rank} and {run.next_rank} show each rank from its first line, {run.save} saves all"
-_TALL = 30  # rows of a tall screen; a lower screen shows fewer lines of a traceback
-_NEAR_END = 400  # number of lines at the end of a log that are searched for a traceback
-_MAX_NAMED_RANKS = 6  # number of failed ranks that the title names
+_TALL = 30  # minimum rows of a tall screen; on a lower screen, the box with the failure shows fewer lines
+_NEAR_END = 400  # number of lines at the end of a log that are searched for the newest traceback
+_MAX_NAMED_RANKS = 6  # maximum number of failed ranks that the panel's title names
 _TRACEBACK = "Traceback (most recent call last)"
 
 
@@ -247,15 +247,17 @@ class LogPanel(RunPanel[LogPane]):
         self._merged = False
         self._world = 0
         self._run: RunView | None = None
-        self._sought: LineMatch | None = None  # line to scroll to; None once another rank is selected
+        # log line that a search has found and the panel must scroll to; None after the user has selected another rank
+        self._sought: LineMatch | None = None
         self.cause = CauseLines()
         self.prompt = TextLine(compact=True, id="prompt", select_on_focus=True)
         self._subject = ""
-        self._is_over = False  # the run has ended, so that no more lines come
-        self._asking = self._searched = ""  # kind of the open input; search text before the input was opened
-        self._typing: Timer | None = None  # searches for the typed text after a pause
+        self._is_over = False  # whether the run has ended, so that its log gets no more lines
+        # kind of the open input ("" for none); text of the search before the input was opened
+        self._asking = self._searched = ""
+        self._typing: Timer | None = None  # timer that starts the search as soon as the user pauses typing
         self._folded: CollapsedRing | None = None
-        # whether the log followed its end before the user chose an instant in another panel
+        # whether the log followed its newest line before the user chose a time in another panel
         self._was_following: bool | None = None
 
     def compose(self) -> ComposeResult:
@@ -284,7 +286,7 @@ class LogPanel(RunPanel[LogPane]):
             changed = self._show_merged(pool, run, chosen)
         else:
             self._folded = None
-            # A list, because ``any`` with a generator would skip columns after the first change.
+            # Update every column: ``any`` with a generator instead of a list would stop after the first changed column.
             changed = any([self._show_rank(column, pool, run) for column in self.panes.columns])
         cause = None if run is None else run.root_cause
         rank = chosen.rank if cause is None or not chosen.merged else cause.rank
@@ -411,7 +413,7 @@ class LogPanel(RunPanel[LogPane]):
             self.pane.set_filter(matcher)
             self.app.flash(f"restored the log filter: {matcher.text}")
 
-    # Columns
+    # Columns of logs
 
     def shows_beside(self, rank: int) -> bool:
         return self.panes.has_several and not self._merged and rank in self.panes.ranks
@@ -485,7 +487,7 @@ class LogPanel(RunPanel[LogPane]):
                 pane.action_follow()
             self._was_following = None
 
-    # External programs
+    # Editor and pager
 
     def action_editor(self) -> None:
         self.run_worker(open_in_editor(self.app, self._run, self._path_candidates()), group="editor", exclusive=True)
@@ -510,7 +512,7 @@ class LogPanel(RunPanel[LogPane]):
             return [line.text for line in hit]
         return [*pane.visible_text().splitlines(), *self.cause.text.splitlines()]
 
-    # Jump to a time
+    # Scrolling to a time
 
     @work(group="ask", exclusive=True)
     async def action_time(self) -> None:
@@ -542,7 +544,7 @@ class LogPanel(RunPanel[LogPane]):
 
     def _show_prompt(self, what: str) -> None:
         self.show()
-        # The hidden input cannot take the focus before the next refresh.
+        # Textual cannot focus the input while it is hidden, so open the input after the next refresh.
         self.screen.call_after_refresh(self._open_prompt, what)
 
     def _open_prompt(self, what: str) -> None:
@@ -618,7 +620,7 @@ class LogPanel(RunPanel[LogPane]):
         else:
             self.pane.step_hit(step)
 
-    # Display
+    # Titles of the panel and its logs
 
     def action_follow(self) -> None:
         self.pane.action_follow()
@@ -646,7 +648,7 @@ class LogPanel(RunPanel[LogPane]):
         self.app.flash(f"search stopped: {event.text} is too slow (excessive backtracking)", "error")
         self.update_titles()
 
-    # Export
+    # Export of logs
 
     def clipboard_text(self) -> tuple[str, str] | None:
         return self.pane.visible_text(), "log lines"
@@ -671,7 +673,8 @@ class LogPanel(RunPanel[LogPane]):
         remark = f" (the last {count(ring.end - ring.first, 'line')})" if ring.first else ""
         session = self.app.session
         if run is not None and session is not None:
-            with suppress(UsageError):  # the run is not in the ledger yet, so all lines of the run are in memory
+            # if the ledger does not list the run yet, all lines of the run are still in memory
+            with suppress(UsageError):
                 return log_lines(await asyncio.to_thread(session.run_logs, run.id), rank), ""
         return (f"{line}\n" for line in ring.lines(0, ring.end)), remark
 
@@ -701,7 +704,7 @@ def _search_text(pane: LogPane) -> str:
         parts.append(f"{text}{count(len(pane.window.filter.numbers), 'line')}")
     if pane.window.search is not None:
         parts.append(f"/{pane.window.search.matcher.text} {pane.hit_place}")
-    # Earlier lines are not searched yet, or are no longer available.
+    # If the search does not start at line 0, earlier lines are not searched yet or no longer exist.
     begin = max((hits.begin for hits in (pane.window.filter, pane.window.search) if hits is not None), default=0)
     if parts and begin:
         parts.append(f"searched the last {count(pane.window.end - begin, 'line')}")

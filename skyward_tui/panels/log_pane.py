@@ -43,14 +43,15 @@ from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 
 _PREFIX = re.compile(r"r\d{3,}\| ")
-# label at the start of a collapsed line: the ranks, or their number (group 1) if all ranks printed the line
+# Label at the start of a collapsed line: the ranks, or ``xN`` (group 1) if all N ranks printed the line.
 _LABEL = re.compile(r"(?:(x\d+ *)|[xr]\d[^|]*)\| ")
 _PREFIX_COLORS = ("cyan", "green", "yellow", "magenta", "blue", "bright_red", "bright_cyan", "bright_green")
-_SIDEWAYS = 16  # cells by which one step scrolls to the side
-_RELOAD_SECONDS = 2.0  # seconds between attempts to read missing lines from the files
+_SIDEWAYS = 16  # cells by which one key press scrolls sideways
+_RELOAD_SECONDS = 2.0  # seconds between two attempts to read missing log lines from the files
 _NO_TIME = " " * len("12:00:01.23 ")
 
-Files = Callable[[], StoredLines]  # opens the files with earlier lines; may block and raise
+# Function that opens the files with earlier log lines. May block, and may raise an exception.
+Files = Callable[[], StoredLines]
 
 
 class LogPane(Widget, can_focus=True):
@@ -94,19 +95,19 @@ class LogPane(Widget, can_focus=True):
         self.top: tuple[int, int] | None = None
         self.current_hit: int | None = None
         self.merged = False
-        self.gap_hint = ""  # advice shown in place of missing lines
-        self.trouble = ""  # error while reading the files
+        self.gap_hint = ""  # advice to the user that is painted in place of missing lines
+        self.trouble = ""  # text of the error that occurred while the files were read; "" without an error
         self._files: Files | None = None
         self._filter: Matcher | None = None
         self._only: tuple[int, ...] | None = None
         self._opening = False
-        self._goal: int | None = None  # number of the line to scroll to as soon as the files are read
-        self._gap_checked_at = -math.inf  # monotonic time of the last read of the files because of missing lines
+        self._goal: int | None = None  # number of the line to scroll to once the files are read
+        self._gap_checked_at = -math.inf  # monotonic time at which missing lines were last read from the files
         self._left = 0
         self._painted_version = -1
         self._cache: dict[int, tuple[str, list[Strip]]] = {}
         self._rows: list[Strip] = []
-        # for each painted row: the line number, and the row within the line
+        # for each painted row of the pane: the number of its log line, and the row's index within the wrapped line
         self._painted_rows: list[tuple[int, int]] = []
 
     def show(self, ring: Ring, *, merged: bool = False, files: Files | None = None, goal: int | None = None) -> None:
@@ -168,7 +169,8 @@ class LogPane(Widget, can_focus=True):
             self._opening = False
             self._repaint()
             if self._goal is not None and window is not self.window:
-                self._load_files()  # the pane now shows another ring, whose files are not read yet
+                # during the read, the pane has switched to the log of another rank, whose files must be read as well
+                self._load_files()
 
     async def _search_files(self, window: LogViewport) -> None:
         """Search the files for filter and search. The matches of each slice are shown at once."""
@@ -241,7 +243,7 @@ class LogPane(Widget, can_focus=True):
         top = self.top or (self._painted_rows[0] if self._painted_rows else None)
         return None if top is None else self.window.time_of(top[0])
 
-    # Searching and filtering
+    # Search and filter
 
     def set_filter(self, matcher: Matcher | None) -> None:
         """Show only lines that match, among the lines of the ranks given to :meth:`set_ranks`."""
@@ -305,7 +307,7 @@ class LogPane(Widget, can_focus=True):
             self.action_pause()
         self._repaint()
 
-    # Moving
+    # Scrolling
 
     def scroll_to_line(self, number: int) -> None:
         """Scroll so that a line is the first visible one. If the pane follows the log and the line is visible, do
@@ -419,7 +421,7 @@ class LogPane(Widget, can_focus=True):
         event.stop()
         self.action_move(3)
 
-    # Painting
+    # Painting of lines
 
     def watch_wrap(self) -> None:
         self._left = 0
@@ -454,7 +456,7 @@ class LogPane(Widget, can_focus=True):
         self.post_message(self.StatusChanged(self))
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        if not self.is_attached:  # Textual may paint a widget once more after its removal
+        if not self.is_attached:  # Textual may paint a widget once more after the removal of the widget
             return [Strip.blank(crop.width)] * crop.height
         width, height = self.size
         base = self.rich_style
@@ -520,7 +522,7 @@ class LogPane(Widget, can_focus=True):
         if cached is not None and cached[0] is line.text:
             return cached[1]
         base = base or self.rich_style
-        if line.about.stream == "err":  # also italic, because some terminals show no colours
+        if line.about.stream == "err":  # standard error is also italic, because some terminals show no colours
             base += Style(color=Color.parse(self.app.theme_variables["warning"]).rich_color, italic=True)
         head = self._time_of(line) if self.times else None
         strips = self._cut(parse(line.text), base, line.number == self.current_hit, head)

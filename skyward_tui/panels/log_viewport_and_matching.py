@@ -19,17 +19,18 @@ from skyward_core.views.log_buffers_and_rank_activity import Line, Ring, rank_pr
 from skyward_core.views.log_collapsing import CollapsedRing
 from skyward_tui.text.ansi_colours import plain
 
-PATIENCE = 0.5  # seconds of CPU time; limit for the search of one line, or of one block of lines
+PATIENCE = 0.5  # seconds of CPU time for the search of one line or one block of lines; a slower pattern is dropped
 
 Span = tuple[int, int, Callable[[int, int], list[Line]]]
-NEAR = 64  # number of following lines whose timestamps are checked, if a line has none
+NEAR = 64  # if a line has no timestamp, number of following lines in which to look for a timestamp
 
 
-# Negations, anchors and newlines: these may match differently in a block of lines than in a single line.
+# Parts of a regular expression (negations, anchors, newlines) with which a search in a block of lines may differ from a
+# search in each line.
 _OF_ONE_LINE = re.compile(r"\(\?(?:[!>(]|<[!=]|[a-zA-Z]*[-s])|\\[AZsWDBnxuUN0-9]|\[\^|[*+?}]\+|\n")
 
 
-# a brace that the package regex, unlike re, treats as the start of a fuzzy match
+# a brace that the package ``regex`` treats as the start of a fuzzy match; ``re`` treats this brace as text
 _FUZZY = re.compile(r"(?<!\\)\{(?!\d*,?\d*\})")
 
 
@@ -39,10 +40,11 @@ class Pattern:
     def __init__(self, text: str, flags: int = 0) -> None:
         self._limit: dict[str, Any] = {}
         self._compiled: Any
-        if not re.search(r"[*+?{]", text):  # without quantifiers, a pattern cannot backtrack excessively
+        # a pattern without quantifiers cannot backtrack excessively, so ``re`` is safe without a time limit
+        if not re.search(r"[*+?{]", text):
             self._compiled = re.compile(text, flags)
             return
-        import regex  # late: the import takes 20 ms, and most searches are for a plain word
+        import regex  # imported late, because the import takes 20 ms and most searches are for a plain word
 
         try:
             self._compiled = regex.compile(_FUZZY.sub(r"\\{", text), flags)
@@ -98,7 +100,8 @@ class Matcher:
             pattern = Pattern(body, flags)
         if _OF_ONE_LINE.search(body):
             return cls(text, pattern, invert)
-        # A character range may hold an upper-case letter without naming one.
+        # A pattern with a character range is not searched in lower-case text, because a range such as ``[A-z]`` may
+        # include upper-case letters.
         lower = Pattern(body, re.MULTILINE) if flags and body.isascii() and "[" not in body else None
         return cls(text, pattern, invert, scan=Pattern(body, flags | re.MULTILINE), lower_scan=lower)
 
@@ -152,7 +155,7 @@ class MatchIndex:
         self._version = 0
 
     def update(self, window: LogViewport) -> None:
-        # The label of a collapsed line may gain ranks later, so search changed lines again.
+        # The label of a collapsed line may still gain ranks, so search all changed lines again.
         if isinstance(window.ring, CollapsedRing):
             changed = max(self.begin, window.ring.changed_since(self._version))
             self._version = window.ring.version
@@ -192,7 +195,7 @@ class LogViewport:
     def __init__(self, ring: Ring) -> None:
         self.ring = ring
         self.stored: StoredLines | None = None
-        self.base = 0  # line number of the ring's first line
+        self.base = 0  # line number of the first line in the ring buffer
         self.filter: MatchIndex | None = None
         self.search: MatchIndex | None = None
         self.timed_out_text = ""
@@ -307,7 +310,7 @@ class LogViewport:
             newest = held
         if self.stored is not None:
             spans = [(0, min(newest, self.stored.count), self.stored.read), *spans]
-            # The files also have the lines that the ring has dropped since :meth:`freeze`.
+            # The files also contain the lines that the ring buffer has dropped since :meth:`freeze`.
             if self._frozen_lines and self.stored.count > spans[1][1]:
                 spans.insert(2, (spans[1][1], min(spans[2][0], self.stored.count), self.stored.read))
         return [span for span in spans if span[0] < span[1]]
@@ -373,8 +376,9 @@ class LogViewport:
         return [line for number in numbers for line in self.unfiltered(number, number + 1)]
 
 
-SLICE_LINES = 8_192, 524_288  # number of lines to search before matches are shown: initial and maximum value
-READ_LINES = 32_768  # number of lines per read; a larger read would delay a cancellation
+# initial and maximum number of lines that are searched before the pane shows the matches so far
+SLICE_LINES = 8_192, 524_288
+READ_LINES = 32_768  # number of lines per read of the files; a larger read would delay the cancellation of a search
 
 
 async def search_earlier(window: LogViewport, hits: MatchIndex) -> AsyncIterator[list[int]]:

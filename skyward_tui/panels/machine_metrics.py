@@ -82,18 +82,19 @@ def _mean_utilization(machine: MachineView) -> list[tuple[float, float]]:
     traces = [trace for trace in traces if len(trace.at)]
     if not traces:
         return []
-    # The sampler reads all GPUs at the same times, so the last times of all traces are equal.
+    # All GPUs are sampled at the same times, so their series end at the same time and can be aligned at their ends.
     shortest = min(len(trace.at) for trace in traces)
     columns = zip(*(trace.values[-shortest:] for trace in traces), strict=True)
     return list(zip(traces[0].at[-shortest:], map(fmean, columns), strict=True))
 
 
-GIB = 2**30  # bytes
-CELL = 5  # width in cells of one GPU
-FRESH_SECONDS = 10.0  # seconds; if the newest sample is older, the node's sampler is not working
-REPAINT_SECONDS = 0.9  # seconds; minimum interval between updates, because nodes send their samples at different times
-# Metrics of nodes without GPUs: label, metric, unit, and 100 % value (a number or the name of a metric; None for the
-# greatest value of any node).
+GIB = 2**30  # bytes per GiB
+CELL = 5  # width in cells of the bar of one GPU
+FRESH_SECONDS = 10.0  # seconds; if the newest sample of a node is older, its agent's sampler is not working
+# seconds; minimum interval between updates of the panel, because each node sends its samples at a different time
+REPAINT_SECONDS = 0.9
+# Metrics of nodes without GPUs: label, metric, unit, and 100 % value. The 100 % value is a number or the name of a
+# metric; None stands for the greatest value of any node.
 HOST_METRICS: tuple[tuple[str, str, Unit, str | float | None], ...] = (
     ("CPU", "cpu", "%", 100.0),
     ("memory", "memory_used", "B", "memory_total"),
@@ -105,27 +106,27 @@ HOST_METRICS: tuple[tuple[str, str, Unit, str | float | None], ...] = (
     ("memory pressure", "memory_pressure", "%", 100.0),
     ("I/O pressure", "io_pressure", "%", 100.0),
 )
-HEAT_STEPS = (0.25, 0.5, 0.8)  # lower bounds of the shades mild, warm and hot
+HEAT_STEPS = (0.25, 0.5, 0.8)  # lower bounds of the shades mild, warm and hot, as shares of the 100 % value
 HEAT_NAMES = ("cold", "mild", "warm", "hot")
-RAMP_NAMES = ("low", "low", "high", "full")  # colours of gauges, one for each shade in HEAT_NAMES
-# Columns before the GPUs: title, metrics to add up, and width.
+RAMP_NAMES = ("low", "low", "high", "full")  # names of a gauge's colours, one for each shade in HEAT_NAMES
+# Columns of node metrics, to the left of the GPUs: title, metrics whose sum is shown, and width in cells.
 NODE_COLUMNS = (
     ("cpu", ("cpu",), 6), ("memory", ("memory_used",), 7), ("net in", ("net_in",), 12), ("net out", ("net_out",), 12),
     ("disk I/O", ("disk_read", "disk_write"), 12), ("disk free", ("spool_free",), 11),
 )  # fmt: skip
-FEW_COLUMNS = 2  # number of these columns in narrow panels with GPUs
+FEW_COLUMNS = 2  # number of columns of node metrics in a narrow panel with GPUs
 _UNITS = {"cpu": "%", "net_in": "B/s", "net_out": "B/s", "disk_read": "B/s", "spool_free": "B"}
 _NODE = 6
-# Columns of a GPU row: metric, unit and prefix.
+# Columns in the row of a GPU: metric, unit, and text before the value.
 GPU_ROW_METRICS: tuple[tuple[str, Unit, str], ...] = (
     ("util", "%", ""), ("mem_used", "B", ""), ("mem_total", "B", "of "), ("power", "W", ""), ("temp", "°C", ""),
 )  # fmt: skip
 GPU_WIDTHS = (6, 10, 12, 8, 7)
-LEAST_CURVE = 24  # minimum width of a curve in cells
-_LEAST_ROWS = 4  # minimum rows of the panel, so that curves fit if there are few nodes
-MOST_ROWS = 9  # maximum rows of a node
-MOST_BELOW = 4  # maximum rows of a curve that is below a node's metrics
-DRAWN_EVERY = 5  # number of samples between redraws of a curve
+LEAST_CURVE = 24  # minimum width in cells of a curve
+_LEAST_ROWS = 4  # minimum rows of the panel, so that there is space for curves if the pool has few nodes
+MOST_ROWS = 9  # maximum rows of one node
+MOST_BELOW = 4  # maximum rows of a curve that is drawn below a node's metrics
+DRAWN_EVERY = 5  # number of new samples between two drawings of a curve
 
 
 class _NodeRow(NamedTuple):
@@ -158,11 +159,12 @@ class MachineGrid(PaintedLines):
         self._seen: object = None
         self._plain = Style()
         self._top = 0
-        self._metric_index = 0  # index in GPU_METRICS; without GPUs, in HOST_METRICS
+        self._metric_index = 0  # index of the selected metric in GPU_METRICS; in HOST_METRICS if no node has GPUs
         self._scale: MetricScale | None = None  # scale of the selected GPU metric
-        self._outliers: dict[Place, list[str]] = {}  # names of outlier metrics at the last update
-        self._machines: dict[int, MachineView] = {}  # machines by index of their first node
-        self._labels: dict[int, str] = {}  # names of all nodes of a machine, by its first node
+        self._outliers: dict[Place, list[str]] = {}  # by GPU or node: names of its outlier metrics at the last update
+        # by index of a machine's first node: the machine, which several nodes may share
+        self._machines: dict[int, MachineView] = {}
+        self._labels: dict[int, str] = {}  # by index of a machine's first node: label with all nodes of the machine
         self._remarks = 0  # number of nodes with problems at the last update
         self._curves: dict[int, tuple[object, list[list[Segment]]]] = {}
 
@@ -170,7 +172,7 @@ class MachineGrid(PaintedLines):
         """Show the machines of a pool; return whether anything changed."""
         stale = tuple(node for node, machine in metrics.nodes.items() if not machine.is_fresh(now))
         seen = (id(metrics), metrics.version, stale)
-        # Use the monotonic clock, because a replay's clock may be paused.
+        # Measure the interval with the monotonic clock, because the clock of a replay may be paused.
         too_soon = (
             self._seen is not None and self._metrics is metrics and monotonic() - self._updated_at < REPAINT_SECONDS
         )
@@ -244,7 +246,7 @@ class MachineGrid(PaintedLines):
         odd = any(of == node for of, _ in self._outliers)
         return bool(machine.why) or odd or any(problem_text(track.latest) for track in machine.gpus)
 
-    # Moving
+    # Selection of a metric, and scrolling
 
     def action_step(self, step: int) -> None:
         most = max(0, len(self._machines) - self._room)
@@ -266,10 +268,10 @@ class MachineGrid(PaintedLines):
         self._metric_index = places[(here + steps) % len(places)]
         if self._has_gpus:
             self._scale_of(self._metrics)
-        self._seen = None  # so that the next update also refreshes the title
+        self._seen = None  # makes the next update refresh the title, too
         self.refresh_if_changed()
 
-    # Painting
+    # Painting of the grid
 
     @property
     def _room(self) -> int:
@@ -279,7 +281,7 @@ class MachineGrid(PaintedLines):
         metrics = self._metrics
         if metrics is None or not width or not height:
             return []
-        self._plain = self.rich_style  # stored here because Textual computes the property at each access
+        self._plain = self.rich_style  # stored, because Textual computes ``rich_style`` at each access
         odd = self._outliers
         nodes = list(self._machines.items())[self._top : self._top + self._room]
         drawn = []
@@ -355,7 +357,7 @@ class MachineGrid(PaintedLines):
         """Return the rows with a curve to the right of each node; empty if the curves do not fit."""
         before = max(Segment.get_line_length(row.cells) for row in rows)
         tall, room = min(MOST_ROWS, (height - 1) // len(rows)), width - before - 2
-        # A node with problems needs a second row for their text.
+        # With one row per node, there is no space for the text of a node's problems, which needs a second row.
         if room < LEAST_CURVE or tall < 1 or (tall == 1 and any(row.remark for row in rows)):
             return []
         by_gpu = any(_shows_gpus(row.machine, tall) for row in rows)
@@ -529,7 +531,8 @@ class MachinesPanel(RunPanel[MachineGrid]):
         metrics, session = pool.machines, self.app.session
         if metrics is None and run is not None and pool.state == "up" and session and self._measured_pool != pool.key:
             self._measured_pool = pool.key
-            session.start_sampling(pool.key)  # needs no result: the pool's view receives the samples, or an error
+            # the future is ignored, because samples and errors arrive through the pool's view
+            session.start_sampling(pool.key)
         has_nodes = metrics is not None and bool(metrics.nodes)
         changed = has_nodes != self.has_content
         self.has_content = has_nodes

@@ -21,12 +21,12 @@ from skyward_tui.ui.time_refresh_rules import refresh_token
 from skyward_tui.widgets.virtual_list import CURSOR_STYLE, VirtualList
 
 _PHASE_ORDER = PHASES[:-1]
-ROOMY = 90  # cells; a narrower row shows either the phase or the job steps
+ROOMY = 90  # cells; a row narrower than this shows the startup phase or the job steps, not both
 _NO_MESSAGES = "no startup messages from this node on this machine"
-MAX_DETAIL_LINES = 12  # maximum lines of messages below an expanded node
+MAX_DETAIL_LINES = 12  # maximum lines of a node's messages if the user has expanded the node
 _LEAST = 3
-_MOST_OF_POOL = 3  # maximum lines of the pool's own state
-_LABEL = 5  # width in cells of the column with a node's name
+_MOST_OF_POOL = 3  # maximum lines with the state of the pool itself
+_LABEL = 5  # width in cells of the column with the names of nodes
 
 
 class PhaseBoard(VirtualList[NodeView]):
@@ -34,12 +34,12 @@ class PhaseBoard(VirtualList[NodeView]):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._rows: list[tuple[int, Content]] = []  # by line: index of the node, and text
-        self._order: list[int] = []  # node indices in display order
+        self._rows: list[tuple[int, Content]] = []  # for each line of the list: index of the node, and text
+        self._order: list[int] = []  # indices of the nodes in the order of the list
         self._chosen = -1  # index of the node under the cursor
-        self._open: set[int] = set()  # indices of the nodes whose messages are shown
+        self._open: set[int] = set()  # indices of the nodes whose messages the user has expanded
         self._pool: tuple[PoolView, float, RunView | None, bool] | None = None
-        self.is_summary = False  # whether one line summarizes all nodes
+        self.is_summary = False  # whether one line stands for all nodes
         self._head: list[Content] = []
         self._state: object = None
         self._steps: Mapping[int, Sequence[StepOnNode]] = {}
@@ -93,7 +93,7 @@ class PhaseBoard(VirtualList[NodeView]):
         yield node.index, self._node(node, pool, now)
         if node.index in self._open:
             room = max(_LEAST, self.size.height - len(self._head) - 1)
-            most = min(MAX_DETAIL_LINES, room)  # cut the list, so that the last message is visible
+            most = min(MAX_DETAIL_LINES, room)  # show only the newest messages, as many as fit
             no_messages = _NO_MESSAGES if node.phase == "ready" else "no messages yet"
             for at, _, line in node.details[-most:] or [(node.since, "", no_messages)]:
                 yield node.index, Content.styled(f"      {clock(at)}  {line}", "$muted")
@@ -156,7 +156,8 @@ class PhaseBoard(VirtualList[NodeView]):
         reached = len(_PHASE_ORDER) if node.phase == "gone" else _PHASE_ORDER.index(node.phase) + 1
         style = mark.style
         parts = [(f" n{node.index:<3}", "bold")]
-        # A node with a job step is ready, so a narrow row shows the step instead of the phase.
+        # Only a ready node executes a job step, so a row that is too narrow for both shows the step instead of the
+        # phase.
         if node.phase != "ready" or not self._steps.get(node.index) or self.size.width >= ROOMY:
             parts += [
                 ("■" * reached, style),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Main = TypeVar("Main", bound=Widget)
 
-BORDER = 2  # rows of a panel's border
+BORDER = 2  # rows that the upper and the lower border of a panel occupy
 
 
 class RunSelection(NamedTuple):

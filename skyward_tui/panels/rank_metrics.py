@@ -48,18 +48,19 @@ from skyward_tui.widgets.metric_charts import (
 )
 from skyward_tui.widgets.virtual_list import PaintedLines
 
-REPAINT_SECONDS = 0.5  # seconds; minimum interval between updates of all charts while metrics arrive
-MANY_RANKS = 128  # number of ranks for which the minimum interval grows by one REPAINT_SECONDS, to limit the load
-MAX_NAMED_OUTLIERS = 4  # maximum number of outlier ranks that the title names
+REPAINT_SECONDS = 0.5  # seconds; minimum interval between two updates of the charts while metrics arrive
+# The minimum interval between updates grows by REPAINT_SECONDS for each such number of ranks, to limit the load.
+MANY_RANKS = 128
+MAX_NAMED_OUTLIERS = 4  # maximum number of outlier ranks that the panel's title names
 NAMES_SHOWN = 64
-LAST_VALUES = 60  # number of values before a failure that are drawn unless the panel is zoomed
+LAST_VALUES = 60  # number of last values before a failure that a chart shows, unless the panel is zoomed
 MAX_CHARTS = 6
-_NAME, _VALUE = 12, 9  # column widths in cells of a metric without a chart
-LEAST_WIDTH, LEAST_HEIGHT = 30, 7  # minimum width and height in cells of a chart
-_ASPECT = 3.5  # preferred ratio of width and height of a chart
-SCALES = ("", "log", "linear")  # "": the values decide
-# Owners: numbers of the contents of a chart's cell. Contents with a greater number hide the others. The numbers
-# between _OTHERS and _CHOSEN stand for the hues of ranks.
+_NAME, _VALUE = 12, 9  # widths in cells of the name and the value of a metric that has no chart
+LEAST_WIDTH, LEAST_HEIGHT = 30, 7  # minimum width and minimum height of a chart, in cells
+_ASPECT = 3.5  # preferred width of a chart in cells, divided by its height
+SCALES = ("", "log", "linear")  # names of the scales of the y axis; "" selects a scale by the values
+# Numbers of the parts of a chart ("owners"), which select the style of a cell. If several parts meet in a cell, the
+# part with the greatest number is shown. The numbers between _OTHERS and _CHOSEN are the hues of ranks.
 _GRID, _BAND, _OTHERS = 1, 2, 3
 _CHOSEN = _OTHERS + RANK_HUES + 1
 _HAIR = _CHOSEN + 1
@@ -86,38 +87,43 @@ class MetricsPane(PaintedLines):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.names: list[str] = []
-        self.counters: list[str] = []  # names of counters, such as step, which have no chart
+        self.counters: list[str] = []  # names of counters, such as "step"; counters have no chart
         self.name_shown = ""
         self.ranks: list[int] = []
         self._chosen_name = False
         self._metrics: MetricStore | None = None
-        self._bands: dict[str, IncrementalBand] = {}  # by metric name
+        self._bands: dict[str, IncrementalBand] = {}  # by metric name: the band over all ranks
         self._run = ""
         self._rank: int | None = 0
         self._seen: object = None
         self._updated_at = 0.0
-        self.scale = ""  # one of SCALES
+        self.scale = ""  # selected scale of the y axis: an element of SCALES
         self.smooth = self.single = self.by_time = False
-        self.only_last = False  # whether only the last values before a failure are drawn
+        self.only_last = False  # whether the charts show only the last values before a failure
         self.axis = ""  # name of the counter on the x axis; "" for time
         self._axes: dict[int, StepAxis] = {}
-        self.hairline: float | None = None  # x value at which the user has placed the hairline; None without a hairline
-        self._span: tuple[float, float] | None = None  # (first, last) value of the x axis
+        # position of the hairline on the x axis; None if the user has not placed a hairline
+        self.hairline: float | None = None
+        self._span: tuple[float, float] | None = None  # first and last value of the x axis
         self._restarts: tuple[float, ...] = ()  # Unix times at which attempts of the run ended
         self._charts: dict[str, Chart] = {}
-        self._cells: dict[str, tuple[object, list[Strip]]] = {}  # key and painted rows of each chart
-        # by row of the grid: the painted charts, and their strips joined side by side
+        # by metric: cache key and painted rows of the metric's chart
+        self._cells: dict[str, tuple[object, list[Strip]]] = {}
+        # by row of the grid: the painted charts, and the rows of cells that result from joining the charts side by side
         self._joined: dict[int, tuple[list[list[Strip]], list[Strip]]] = {}
-        # by metric: the chart, its number of rows, and the chart with its y axis
+        # by metric: chart, rows of the chart, and the chart with its y axis
         self._scaled: dict[str, tuple[Chart, int, _Scaled | None]] = {}
-        self._turn = 0  # index of the chart whose outliers were searched last
-        self._outliers: dict[str, list[int]] = {}  # ranks with outliers of each metric
-        self._listed: tuple[object, list[Strip]] = (None, [])  # key and painted rows of metrics without a chart
-        self._stale: set[str] = set()  # metrics whose charts lack the newest values
-        self._budget = 0  # number of charts that the next paint may compute
-        self._areas: list[tuple[Region, str]] = []  # area and metric of each chart on the screen
-        self._styles: list[Style] = []  # by owner of a cell, such as _GRID
-        # values from which ``_styles`` was made; None after a change of the theme
+        self._turn = 0  # number of the chart that was last searched for outlier ranks; the charts take turns
+        self._outliers: dict[str, list[int]] = {}  # by metric: ranks whose latest values are outliers
+        # cache key and painted rows of the metrics without a chart
+        self._listed: tuple[object, list[Strip]] = (None, [])
+        self._stale: set[str] = set()  # names of the metrics whose charts do not show the newest values yet
+        self._budget = 0  # number of charts that the next paint may compute, so that a paint stays short
+        self._areas: list[tuple[Region, str]] = []  # area on the screen, and metric, of each chart
+        # styles of the parts of a chart; the numbers of parts, such as _GRID, are the indices
+        self._styles: list[Style] = []
+        # (base style, hue, whether there are many ranks) from which ``_styles`` was computed; None after a change of
+        # the theme
         self._styled_for: object = None
         self._plain = Style()
 
@@ -158,7 +164,8 @@ class MetricsPane(PaintedLines):
                 self.name_shown = self.names[0] if self.names else ""
             self._find_axis(metrics)
             self._stale = set(self.names)
-            # If there are many ranks, this call searches one chart for outliers, and later calls update the charts.
+            # If the run has many ranks, this call only searches one chart for outlier ranks. The next calls update the
+            # charts one by one.
             if many and not is_forced and self._areas:
                 self._turn, self._budget = self._turn + 1, 0
                 self._outliers.pop(self._areas[self._turn % len(self._areas)][1], None)
@@ -311,7 +318,7 @@ class MetricsPane(PaintedLines):
                 here = column_time(event.x - area.x, area.width, self._span)
                 self._show_hairline(here if self._lead is None else self._lead.snap(here, here))
 
-    # Painting
+    # Painting of the charts
 
     def on_focus(self) -> None:
         self.refresh()
@@ -342,14 +349,14 @@ class MetricsPane(PaintedLines):
 
         columns = min(range(1, min(max(1, across), most) + 1), key=misfit)
         rows = -(-most // columns)
-        # The first rows have fewer charts, so that the first metric has the widest one.
+        # The upper rows of the grid have fewer charts, so that the first metric gets the widest chart.
         return [most // rows + (row >= rows - most % rows) for row in range(rows)], listed
 
     def paint(self, width: int, height: int) -> list[Strip]:
         metrics = self._metrics
         if metrics is None or not self.names or not width:
             return []
-        self._plain = self.rich_style  # stored here because Textual computes the property at each access
+        self._plain = self.rich_style  # stored, because Textual computes ``rich_style`` at each access
         self._make_styles()
         counts, listed = self._grid(width, height)
         many = sum(counts)

@@ -142,10 +142,11 @@ def _value(track: MetricHistory, figure: str) -> float | None:
     return track.latest.get("util", track.latest.get("cpu"))
 
 
-MANY_RANKS = 64  # with more ranks, healthy ranks have no separate rows, because painting the rows takes too long
-# cells of a progress bar, and minimum cells of a row with a whole bar; narrower rows show half a bar
+# if there are more ranks, healthy ranks have no rows of their own, because painting so many rows takes too long
+MANY_RANKS = 64
+# width in cells of a progress bar; minimum width of a row with a whole bar, because a narrower row shows half a bar
 BAR, ROOMY = 10, 48
-_MOSAIC = 8  # number of ranks in a group of the mosaic if each node has only one rank
+_MOSAIC = 8  # number of ranks per group of the mosaic, if each node has only one rank
 
 
 @dataclass
@@ -232,7 +233,7 @@ class RankList(VirtualList[RankState]):
         super().__init__(id=id)
         self.states: list[RankState] = []
         self._ranks: list[RankRow] = []
-        self._arranged_for = -1  # height for which the rows were made; -1 if the states have changed since then
+        self._arranged_for = -1  # height in rows for which ``_ranks`` was computed; -1 after a change of the states
         self._digits = (1, 1)  # number of digits of the greatest rank, and of the greatest node index
         self._has_hues = False
         self._pulse = ChangeHighlight(self)
@@ -275,7 +276,7 @@ class RankList(VirtualList[RankState]):
         grouped = any(len(row.ranks) > 1 and not (row.state.has_ended or row.state.is_troubled) for row in rows)
         return "grid" if grouped or len(rows) > self.size.height else "table"
 
-    # Rows
+    # Rows of ranks
 
     def _blocks(self, width: int) -> tuple[list[list[RankState]], int, int]:
         """Return the groups of ranks in the mosaic, the number of groups per row, and the cells of a group's label."""
@@ -346,7 +347,7 @@ class RankList(VirtualList[RankState]):
         blocks, across, label = self._blocks(width)
         parts: list[tuple[str, str]] = [("", "")]
         by_node = len({state.node for state in self.states}) < len(self.states)
-        # Merge neighbours with equal styles, because the cost of painting depends on the number of parts.
+        # Merge neighbouring cells with equal styles into one segment, because painting takes time for each segment.
         for block in blocks[index * across : (index + 1) * across]:
             first = block[0]
             parts.append((f" {f'n{first.node}' if by_node else f'r{first.rank}':<{label - 1}}", "$muted"))
@@ -386,7 +387,7 @@ class RankList(VirtualList[RankState]):
             parts += [(f" {quiet} quiet ", "$text-warning")]
         return Content.assemble(*parts)
 
-    # Moving
+    # Movement of the cursor
 
     def watch_selected(self) -> None:
         self.refresh_if_changed()
@@ -450,8 +451,9 @@ class RanksPanel(RunPanel[RankList]):
         self._state: object = None
         self._quiet: tuple[str, frozenset[int]] = ("", frozenset())
         self._heat_metric = STATE
-        self._alerts: dict[int, tuple[str, str]] = {}  # kind and text of the worst alert about each rank
-        self._figures = [STATE]  # names by which ranks could be coloured at the last update: state, metrics
+        self._alerts: dict[int, tuple[str, str]] = {}  # by rank: kind and text of the worst alert about the rank
+        # what ranks can be coloured by, as of the last update: the state, then names of metrics
+        self._figures = [STATE]
 
     def action_heat(self) -> None:
         """Colour ranks by the next available metric, or after the last one by state."""
@@ -469,7 +471,7 @@ class RanksPanel(RunPanel[RankList]):
     def show_alerts(self, alerts: Sequence[Alert], pool: PoolView) -> None:
         found: dict[int, tuple[str, str]] = {}
         for each in alerts:
-            # Stalls are left out, because the list already shows for how long a rank has been quiet.
+            # Skip alerts about stalls, because each row already shows for how long its rank has been quiet.
             for rank in _alerted_ranks(each, pool) if each.kind != "stall" else ():
                 found.setdefault(rank, (each.kind, each.words))
         if found != self._alerts:
@@ -490,7 +492,7 @@ class RanksPanel(RunPanel[RankList]):
         is_other_rank = self.main.selected != chosen.rank
         if is_other_rank:
             self.main.selected = chosen.rank
-        # Rows show the last printed line, so they are updated, but at most once a second.
+        # Rows show the last line that a rank printed, which changes often, so they are updated at most once a second.
         state = (pool.version, run and (run.id, run.version), refresh_token([pool], now))
         if state == self._state:
             return is_other_rank

@@ -37,10 +37,13 @@ if TYPE_CHECKING:
     from skyward_core.views.sweep_argument_combinations import TrialSheet
     from skyward_core.views.sweep_trials import TrialTableSource
 
-LISTING_SECONDS = 5.0  # seconds between two listings of written files; each listing sends a request to every node
-MOST_ALIGNED = 256  # maximum number of results to align; comparing the keys of more results would delay repaints
-MOST_PARTS, MOST_WIDE = 8, 24  # maximum number of keys of an aligned result, and maximum cells of a value
-_BEFORE = 29  # width in cells of the part of a row before the result
+# seconds between two listings of the files that ranks wrote; each listing sends a request to every node
+LISTING_SECONDS = 5.0
+# maximum number of results whose values are aligned in columns; comparing the keys of more results takes too long
+MOST_ALIGNED = 256
+# maximum number of keys of a result that is aligned in columns; maximum cells of each value
+MOST_PARTS, MOST_WIDE = 8, 24
+_BEFORE = 29  # cells of a row to the left of the result
 
 
 def _parts(task: TaskView) -> dict[str, object] | None:
@@ -74,10 +77,12 @@ class ResultsPane(VirtualList[TaskView]):
         self._tasks: list[TaskView] = []
         self._head: list[tuple[str, str, str]] = []
         self._state: object = None
-        self._columns: dict[str, int] = {}  # width of each key if all results have the same keys
+        # by key: column width in cells, if all results have the same keys; otherwise empty
+        self._columns: dict[str, int] = {}
         self._files: list[WrittenFile] = []
         self._trouble = self._files_of = self._key = ""
-        self.trials: TrialLines | None = None  # rows of a sweep's trials, shown instead of tasks
+        # rows of the sweep's trials, which replace the rows of tasks; None for other runs
+        self.trials: TrialLines | None = None
 
     def update(self, run: RunView | None) -> bool:
         """Show the results of a run. Return whether anything has changed."""
@@ -112,7 +117,7 @@ class ResultsPane(VirtualList[TaskView]):
             return False
         is_new = (files, trouble, run) != (self._files, self._trouble, self._files_of)
         self._files, self._trouble, self._files_of = files, trouble, run
-        self.refresh()  # even without new files, because the displayed ages change
+        self.refresh()  # repaint even if no file is new, because the displayed ages of files change
         return is_new
 
     @property
@@ -241,11 +246,11 @@ class ResultsPanel(RunPanel[ResultsPane]):
     def __init__(self, row: PanelSpec, show: Callable[[], None]) -> None:
         super().__init__(row, show)
         self._listing: Future[FileListing] | None = None
-        self._about: tuple[str, str] | None = None  # ID and state of the run whose files were listed
+        self._about: tuple[str, str] | None = None  # ID and state of the run whose files were last listed
         self._listed_at = 0.0
-        self._boards: dict[str, Future[TrialTableSource]] = {}  # trials of the shown run, by the run's ID
+        self._boards: dict[str, Future[TrialTableSource]] = {}  # by ID of the shown run: the trials of its sweep
         self._trials, self._seen = TrialLines(), ("", 0, 0)
-        # whether to show the results of one run of a sweep by gangs, instead of the sweep's trials
+        # if the run is a trial of a sweep by gangs: whether to show the results of this run instead of all trials
         self._shows_own_results = False
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
@@ -291,7 +296,7 @@ class ResultsPanel(RunPanel[ResultsPane]):
         runs = [run]
         if sheet is not None and sheet.gang:
             runs = [pool.runs[each] for each in sheet.runs.values() if each in pool.runs]
-        # Metrics of running trials change, so they are read again once a second.
+        # The table shows metrics of running trials, so read these metrics again once a second.
         is_running = any(each.state == "running" for each in runs)
         seen = run.id, len(runs) + sum(each.version for each in runs), int(now) if is_running else 0
         if self.main.trials is not None and self._seen == seen:
@@ -302,7 +307,8 @@ class ResultsPanel(RunPanel[ResultsPane]):
         except SkywardError as error:
             self.app.flash(format_error(error), "error")
             return False
-        # The pool's view has dropped a run of the sweep. Reload the trials, because the ledger has the run's outcome.
+        # The pool's view no longer has a run of the sweep. Load the table again, because the ledger has the outcome of
+        # that run.
         if board.sheet.gang and self._has_lost_run(board, pool):
             self._boards, self._seen = {run.id: session.trials(pool.key, run)}, ("", 0, 0)
             return False
@@ -316,7 +322,8 @@ class ResultsPanel(RunPanel[ResultsPane]):
     def _has_lost_run(board: TrialTableSource, pool: PoolView) -> bool:
         """Check whether any run of a sweep by gangs is missing in both the pool's view and the table."""
         runs = list(board.sheet.runs.values())
-        while runs and runs[-1] not in pool.runs:  # skip runs that have not started yet
+        # ignore the last runs if the pool's view does not have them, because these runs have not started yet
+        while runs and runs[-1] not in pool.runs:
             runs.pop()
         return any(run not in pool.runs and (run, 0) not in board.earlier for run in runs)
 
@@ -354,7 +361,7 @@ class ResultsPanel(RunPanel[ResultsPane]):
             key = first_key("run.fetch", self.app.keys)
             return self._about is not None and self.main.show_files(self._about[0], files, trouble, key)
         session = self.app.session
-        if pool.is_over and self._about is not None:  # the nodes and their files no longer exist
+        if pool.is_over and self._about is not None:  # the pool has ended, so its nodes and their files no longer exist
             run_id, self._about = self._about[0], None
             return self.main.show_files(run_id, [], "", "")
         if session is None or run is None or not pool.is_live or (self.has_content and not self.main.size.height):

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Rows = TypeVar("Rows", bound=CursorList[Any])
 
-_EDITING = ("enter", "space", "backspace", "home", "end")  # keys that a focused text field handles itself
+# keys that a focused text field handles itself, so that the screen's actions of the same keys do not apply
+_EDITING = ("enter", "space", "backspace", "home", "end")
 
 
 class BaseScreen(DismissOnceScreen[Result]):
@@ -57,7 +58,8 @@ class BaseScreen(DismissOnceScreen[Result]):
         self._compositor = CroppedCompositor()
         self._replay_line: ReplayLine | None = None
         self._hint_bar = HintBar()
-        self._message = MessageLine()  # created early, because messages may arrive before the screen is composed
+        # created here, because messages may arrive before the screen has composed its widgets
+        self._message = MessageLine()
 
     def compose(self) -> ComposeResult:
         yield Breadcrumbs("replay" if self.app.REPLAYS else "read-only" if self.app.read_only else "")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from skyward_core.client.run_comparison import Comparison
 
 
-LEFT, RIGHT = 1, 2  # index in STYLES of the run on the left, and of the run on the right
+LEFT, RIGHT = 1, 2  # indices in STYLES of the styles of the left run and of the right run
 STYLES = ("", "$text-accent", "$text-warning")
 
 
@@ -149,7 +149,8 @@ class CompareScreen(BaseScreen[None]):
         listed.update(list(comparison_lines(comparison, self.app.clock(), task_note)), names)
         name = listed.name_shown
         left, right = comparison.left.curve(name), comparison.right.curve(name)
-        # The title names both final values, because colours alone would not identify the curves.
+        # The title names the final value of each run, because colours alone would not identify the curves on all
+        # terminals.
         ends = [
             f"{run} ends at {number(curve[-1][1])}"
             for run, curve in zip(self._ids, (left, right), strict=True)

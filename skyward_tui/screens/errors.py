@@ -45,9 +45,9 @@ from skyward_tui.widgets.metric_charts import curve
 from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.source_view import CodePosition, StackCode
 
-CURVE_SECONDS = 600.0  # seconds before a failure that the charts cover
+CURVE_SECONDS = 600.0  # seconds before a failure that the curves of machine metrics cover
 _ROWS, _ROWS_TALL, _TALL = 3, 5, 34  # rows of a curve; rows of a curve in a tall panel; minimum rows of a tall panel
-_LEAST_LOG = 6  # minimum rows of the log; if they do not fit, a curve is omitted
+_LEAST_LOG = 6  # minimum rows of the log; if they do not fit, a curve is left out
 _PERCENT = (0.0, 100.0)
 
 Line = Sequence[tuple[float, float]]
@@ -117,8 +117,8 @@ def _percent_curve(track: MetricHistory, used: str, whole: str) -> Line:
     return [(at, 100 * value / total) for at, value in _points(track, used)] if total else []
 
 
-_BESIDE = 120  # cells; a wider screen shows the context beside the traceback
-_FRAMES = 3  # number of innermost frames whose source is shown
+_BESIDE = 120  # cells; a screen at least this wide shows metrics and output beside the traceback instead of below
+_FRAMES = 3  # number of innermost frames of a traceback for which the source code is shown
 _ORDER = ("raised", "exited", "lost", "collateral")
 
 
@@ -200,7 +200,7 @@ class ErrorsScreen(BaseScreen[int | None]):
             if (many := self._run.counts.get(kind))
         ]
         self.query_one(Breadcrumbs).update_trail(["pools", self._run.pool, self._run.function, "errors"], counts)
-        # The report changes, for example, if a GPU error from the kernel's log arrives after the failure.
+        # The report of a failure can change later, for example if the kernel's log reports a GPU error.
         if self._shown_report != self._failure_report(self._chosen):
             self._show(self.query_one(OptionList).highlighted or 0)
         super().tick(now)

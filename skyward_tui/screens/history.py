@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from skyward_tui.ui.saved_state import ScreenState
 
 
-TYPING_SECONDS = 0.3  # seconds without a key press after which a search starts
+TYPING_SECONDS = 0.3  # seconds without a key press after which the search in logs starts
 
 
 class LogSearcher:
@@ -71,8 +71,9 @@ class LogSearcher:
         self.matches: Mapping[str, LineMatch] = {}
         self.changes = 0
         self._search: LogSearch | None = None
-        self._stepping: LogSearch | None = None  # search that a worker is executing
-        self._typing: Timer | None = None  # delays a search while the user is typing
+        # search whose next step a worker is executing; None if no worker is active
+        self._stepping: LogSearch | None = None
+        self._typing: Timer | None = None  # timer that starts a search as soon as the user pauses typing
 
     @property
     def is_searching(self) -> bool:
@@ -136,8 +137,9 @@ class LogSearcher:
         return parts
 
 
-MAX_MARKED = 8  # marked runs, drawn together in the preview
-_ROOMY, _FULL = 120, 150  # cells; below _ROOMY, the list omits columns; below _FULL, it shows ages instead of times
+MAX_MARKED = 8  # maximum number of marked runs, whose metrics are drawn in one chart
+# cells; a list narrower than _ROOMY leaves out columns, and a list narrower than _FULL shows ages instead of times
+_ROOMY, _FULL = 120, 150
 _CELL = 9  # minimum width in cells of the column of a metric
 _LEAST_NOTE = 16  # minimum width in cells of the last column, which shows errors
 
@@ -151,14 +153,14 @@ class PastRunList(CursorList[PastRun]):
 
     def __init__(self) -> None:
         super().__init__(id="list")
-        self.marked: list[str] = []  # IDs of marked runs, in the order of marking
+        self.marked: list[str] = []  # IDs of the marked runs, in the order in which the user marked them
         self._found: Sequence[PastRun] = ()
         self._now = 0.0
         self._in_logs: Mapping[str, LineMatch] = {}
         self._metrics: Sequence[str] = ()  # names of the metrics that have a column
         self._arguments: Sequence[str] = ()
-        self._best: Mapping[str, Collection[str]] = {}  # by column: IDs of the runs with the best value
-        self._widest = 0, 0  # widths in cells of the longest pool name and the longest function name
+        self._best: Mapping[str, Collection[str]] = {}  # by column: IDs of the runs with the column's best value
+        self._widest = 0, 0  # cells of the longest pool name and of the longest function name
 
     def row_id(self, row: PastRun) -> tuple[str, str]:
         return row.run, row.key
@@ -203,7 +205,8 @@ class PastRunList(CursorList[PastRun]):
         if run.run in self.marked:
             self.marked.remove(run.run)
         else:
-            self.marked = [*self.marked, run.run][-MAX_MARKED:]  # may drop the mark that was set first
+            # at the maximum number of marks, the oldest mark is removed
+            self.marked = [*self.marked, run.run][-MAX_MARKED:]
         self.refresh()
 
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
@@ -269,12 +272,12 @@ def _join_notes(note: str, figures: str, room: int) -> str:
     return clip(f"{clip(note, max(room // 2, room - len(figures) - 3))} · {figures}", room)
 
 
-_CHART = 6  # rows of the chart
-_RESULTS = 8  # lines for results
-_ERROR = 6  # lines of a root cause
-_LEFT = 0.4  # share of the width for the left column
-_BESIDE = 90  # cells; a narrower preview has one column
-_STATISTICS = ("mean", "min", "max")  # shown for numeric results
+_CHART = 6  # rows of the preview's chart
+_RESULTS = 8  # maximum lines for results in the preview
+_ERROR = 6  # maximum lines for the root cause of a failure in the preview
+_LEFT = 0.4  # share of the preview's width for its left column
+_BESIDE = 90  # cells; a preview narrower than this has one column instead of two
+_STATISTICS = ("mean", "min", "max")  # statistics that the preview shows for numeric results
 
 
 class RunPreview(Widget, can_focus=False):
@@ -290,7 +293,8 @@ class RunPreview(Widget, can_focus=False):
         self._match: LineMatch | None = None
         self._now = 0.0
         self._chart = MetricsChart()
-        self._trials: TrialLines | None = None  # trials of a sweep, shown instead of the chart
+        # table of a sweep's trials, shown instead of the chart; None for other runs
+        self._trials: TrialLines | None = None
         self._marked: Mapping[str, RunPreviewData] = {}
 
     def update(
@@ -421,14 +425,15 @@ def _results(run: RunView) -> Iterator[Part]:
 
 
 _NO_RUN = "No runs yet. {pools.new} on the list of pools: launch a script."
-REST_SECONDS = 0.15  # seconds without cursor movement after which the preview of a run is loaded
-MAX_PREVIEWS = 64  # maximum number of cached previews
-_AROUND = 2  # rows of the breadcrumbs and of the hint line, above and below the two panels
-_HEAD = 3  # rows of the list's border and head
-_LEAST = 8  # minimum rows of the preview
-# on screens of at least this height and width, a long list takes only this share of the rows, so that the preview fits
+REST_SECONDS = 0.15  # seconds without cursor movement after which the preview of the selected run is loaded
+MAX_PREVIEWS = 64  # maximum number of previews in the cache
+_AROUND = 2  # rows of the screen above and below the list and the preview: breadcrumbs and hint line
+_HEAD = 3  # rows of the list's border and column titles
+_LEAST = 8  # minimum rows of the preview; if they do not fit, the preview is hidden
+# minimum height and width of a screen on which a long list gets only the share _PART of the rows, so that the preview
+# fits
 _TALL, _WIDE, _PART = 30, 100, 0.45
-REFRESH_SECONDS = 2.0  # seconds; minimum interval between reads of the ledger while runs start and end
+REFRESH_SECONDS = 2.0  # seconds; minimum interval between two reads of the ledger while runs start and end
 
 
 class HistoryScreen(ListScreen[PastRunList]):
@@ -451,11 +456,11 @@ class HistoryScreen(ListScreen[PastRunList]):
         self._failed = ""
         self._read_at: float | None = None
         self._shown: object = None
-        self._seen: object = None  # value of ``_runs_token`` when the ledger was last read
+        self._seen: object = None  # value of ``_runs_token`` at the last read of the ledger
         self._log_searcher = LogSearcher(self)
-        self._previews: dict[str, RunPreviewData] = {}  # by run
-        self._previewed: PastRun | None = None  # the run under the cursor
-        self._rest: Timer | None = None  # delays loading until the cursor rests
+        self._previews: dict[str, RunPreviewData] = {}  # by run ID: cached data of the run's preview
+        self._previewed: PastRun | None = None  # run whose preview is shown, or is to be loaded
+        self._rest: Timer | None = None  # timer that loads a preview once the cursor no longer moves
 
     def body(self) -> ComposeResult:
         yield Panel(self.listed, id="runs", title=self._title)
@@ -578,7 +583,7 @@ class HistoryScreen(ListScreen[PastRunList]):
         if self.has_widgets:
             self.tick(self.app.clock())
 
-    # Search
+    # Search in past runs and their logs
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._search = RunSearch(tuple(event.value.split()), self._search.failed)
@@ -600,7 +605,7 @@ class HistoryScreen(ListScreen[PastRunList]):
         self._search = RunSearch(self._search.words, not self._search.failed)
         self.tick(self.app.clock())
 
-    # Actions
+    # Actions of the history screen
 
     def command_fields(self) -> Mapping[str, str]:
         run = self.listed.chosen

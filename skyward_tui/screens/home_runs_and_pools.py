@@ -100,15 +100,15 @@ def _searchable_text(pool: PoolView) -> str:
     return "\n".join((pool.name, pool.provider, state_style(pool.shown_state).word, *last)).casefold()
 
 
-_HEAD = 3  # rows of a list's border and head
-_STRIP = 4  # maximum rows of pools below the table of runs
-_MOST_RUNS = 500  # past runs in the table, the newest first; the history screen lists all
-READ_INTERVAL = 2.0  # seconds; minimum interval between reads of the ledger
-LEDGER_SECONDS = 1.0  # seconds after which the ledger contains the end of a run
-_NARROW, _ROOMY, _FULL = 70, 96, 110  # cells; narrower lists omit some columns
+_HEAD = 3  # rows of a list's border and column titles
+_STRIP = 4  # maximum number of pools that are listed below the table of runs
+_MOST_RUNS = 500  # maximum number of past runs in the table; the history screen lists all past runs
+READ_INTERVAL = 2.0  # seconds; minimum interval between two reads of the ledger
+LEDGER_SECONDS = 1.0  # seconds after the end of a run until the ledger is sure to contain the end
+_NARROW, _ROOMY, _FULL = 70, 96, 110  # cells; narrower lists leave out some columns
 _OWN = "own:"  # prefix of the IDs of the columns that the user has chosen
-_LEAST_BAR, _SPARK = 4, 12  # cells; minimum width of a progress bar, and maximum width of a metric's sparkline
-_BESIDE = 120  # cells; a wider screen shows a preview of the selected pool
+_LEAST_BAR, _SPARK = 4, 12  # minimum cells of a progress bar; maximum cells of a metric's sparkline
+_BESIDE = 120  # cells; a screen at least this wide shows a preview of the selected pool
 _WELCOME = """
   No pools yet. Press [b $text-accent]{pools.new}[/] to launch a script, [b $text-accent]{pools.demo}[/] to play a demo.
   [$muted]Runs of scripts and of the command line appear here, too.[/]
@@ -140,7 +140,8 @@ def home_runs(pools: Sequence[PoolView], past: Sequence[PastRun], now: float) ->
 
 def _run_of_view(pool: PoolView, run: RunView) -> PastRun:
     """Return a run that was not read from the ledger yet."""
-    from skyward_core.client.run_history import PastRun  # late, so that the first paint is faster
+    # imported late, so that the app paints its first screen earlier
+    from skyward_core.client.run_history import PastRun
 
     cause = run.root_cause
     return PastRun(
@@ -161,7 +162,7 @@ class RunTable(CursorList[HomeRun]):
     def __init__(self) -> None:
         super().__init__(id="table")
         self._now = 0.0
-        self._longest = 0, 0  # cells of the longest script and pool
+        self._longest = 0, 0  # cells of the longest script name and of the longest pool name
 
     def row_id(self, row: HomeRun) -> tuple[str, str]:
         return row.past.key, row.past.run
@@ -202,7 +203,7 @@ class RunTable(CursorList[HomeRun]):
         state, remark = row.status(now)
         mark, ended_at = state_style(state), past.ended_at if row.run is None else row.run.ended_at
         error = one_line(past.error)
-        if error:  # it uses both columns
+        if error:  # the text of an error occupies the columns "progress" and "metric"
             columns["progress"] = (columns["progress"] or 0) + (columns.pop("metric", None) or -1) + 1
         progress = error or _progress_text(row, state, remark, columns["progress"] or 0, now)
         cells = {
@@ -290,7 +291,7 @@ class PoolList(CursorList["PoolView"]):
         self._all: list[PoolView] = []
         self._now = 0.0
         self._costs = False  # whether any pool has a price; otherwise, there is no price column
-        self._use_width = 0  # cells of the utilization column; 0 if no pool has data
+        self._use_width = 0  # cells of the column with the utilization of pools; 0 if no pool has data
         self._state: object = None
         self._pulse = ChangeHighlight(self)
 
@@ -347,7 +348,7 @@ class PoolList(CursorList["PoolView"]):
         roomy = width >= _ROOMY
         longest = max([len("POOL▲"), *(cell_len(pool.name) for pool in self._all)])
         state = max([13, *(cell_len(state_style(pool.shown_state).text) for pool in self._all)])
-        # The column of the pool's name has priority over that of the last run.
+        # If not both fit, the column with the pool's name is kept, and the column with the last run is cut.
         name = max(min(longest, 12), min(longest, width - state - (53 if roomy else 45)))
         columns: list[tuple[str, int | None]] = [("pool", name), ("state", state), ("nodes", 7)]
         columns += [("ranks", 6), ("provider", 9)] if roomy else []
@@ -376,7 +377,7 @@ class PoolList(CursorList["PoolView"]):
         yield "◆" if pool.key in self.marked else " ", "$text-accent"
         yield from self.cells(cells, width)
         lease_left = pool.lease_left(now)
-        if lease_left is not None:  # first, because the end of the text may be cut off
+        if lease_left is not None:  # the end of the lease comes first, because the end of the text may be cut off
             yield f"ends in {time_left(lease_left)}  ", "$text-warning"
         if node := next_preempted(pool.nodes):
             style = "$text-error" if node.is_preempted else "$text-warning"
@@ -386,7 +387,7 @@ class PoolList(CursorList["PoolView"]):
             run_mark = state_style(run_state)
             yield f"{run_mark.text} {run.function} {remark}".rstrip(), "$muted" if pool.is_over else run_mark.style
         if lease_left is None and run is None and pool.detail:
-            # Omit the pool's name from the text, because the row already shows it.
+            # Omit the pool's name from the message, because the row already shows the name.
             yield clip(one_line(format_detail(pool)).removeprefix(f"pool {pool.name} "), 160), "$muted"
 
 
@@ -406,20 +407,22 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         self.pool_list, self.run_table = PoolList(), RunTable()
         super().__init__(self.pool_list)
         self._words: tuple[str, ...] = ()
-        self._shows_ended = False  # whether ended pools are listed although there are runs
-        self._runs_state: object = None  # ``state`` for which :meth:`_show_runs` last filled the table
-        self._versions = self._failed = 0  # at the last count: sum of all pools' versions, and number of failed runs
+        self._shows_ended = False  # whether ended pools are listed; without runs, they are always listed
+        self._runs_state: object = None  # value of ``state`` in :meth:`_show_runs` when the table was last filled
+        # sum of all pools' versions, and number of failed runs, when failures were last counted
+        self._versions = self._failed = 0
         self._preview: PoolPreview | None = None
-        self._starts: Panel | None = None  # scripts and examples, while there are neither runs nor pools
-        self._measured_pools: set[str] = set()  # keys of pools whose machines are being sampled
+        self._starts: Panel | None = None  # list of scripts and examples; None as soon as there are runs or pools
+        # keys of the pools for which this screen has started the sampling of machine metrics
+        self._measured_pools: set[str] = set()
         self._cost_today = self._cost_read_at = 0.0  # cost of all pools since midnight, as last read from the ledger
         self._recent: Sequence[PastRun] = ()
         self._recent_read_at: float | None = None
-        self._recent_token: object = None  # value that identified the known runs when the ledger was last read
+        self._recent_token: object = None  # value that identified the list of known runs at the last read of the ledger
 
     def body(self) -> ComposeResult:
         runs = Panel(self.run_table, id="runs", title="runs")
-        runs.display = False  # until there are runs
+        runs.display = False  # the table stays hidden until the first run appears
         yield Horizontal(Vertical(runs, Panel(self.pool_list, id="pools", title="pools"), id="left"), id="sides")
         yield self.words_line()
 
@@ -540,7 +543,8 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
 
     @work(group="starts", exclusive=True)
     async def _list_starts(self, panel: Panel) -> None:
-        from skyward_tui.launch_form.recent_launches import folder_scripts  # late, so that the first paint is faster
+        # imported late, so that the app paints its first screen earlier
+        from skyward_tui.launch_form.recent_launches import folder_scripts
         from skyward_tui.screens.launch_sidebar import StartList
 
         scripts = await run_in_daemon_thread(folder_scripts)
@@ -581,7 +585,8 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         self.set_class(is_shown, "-preview")
         if chosen is None or not is_shown:
             return
-        from skyward_tui.widgets.selected_pool_preview import PoolPreview  # late, so that the first paint is faster
+        # imported late, so that the app paints its first screen earlier
+        from skyward_tui.widgets.selected_pool_preview import PoolPreview
 
         if self._preview is None:
             self._preview = PoolPreview()
@@ -606,13 +611,13 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
 
         try:
             found = await wait_shielded(session.past_runs(RunSearch()))
-            # Pools without a run are listed only if they failed.
+            # A past pool without a run is listed only if its start failed.
             self._recent = [run for run in found if run.run or run.error][:_MOST_RUNS]
             if not self.app.REPLAYS:
                 self._cost_today = await run_in_daemon_thread(cost_today)
                 self._cost_read_at = self.app.clock()
         except (SkywardError, OSError):
-            self._recent = self._recent or ()  # The history screen reports this error.
+            self._recent = self._recent or ()  # no error here, because the history screen reports the same error
         finally:
             self._recent_read_at = time.monotonic()
         if self.has_widgets and self.is_current:
@@ -624,7 +629,8 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         is_busy = chosen.state == "up" and any(run.state == "running" for run in chosen.runs.values())
         if session is not None and is_busy and chosen.machines is None and chosen.key not in self._measured_pools:
             self._measured_pools.add(chosen.key)
-            session.start_sampling(chosen.key)  # needs no result: the pool's view receives the samples, or an error
+            # the future is ignored, because samples and errors arrive through the pool's view
+            session.start_sampling(chosen.key)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         chosen = self.chosen_pool
@@ -653,8 +659,10 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         if row is not None and (row.run is None or row.pool is None or row.pool.current_run() is not row.run):
             self.app.show_run(row.past.key, row.past.run)
         elif pool is not None:
-            self.app.show_pool(pool.key)  # without a run ID, so that the screen switches to the pool's next run
-        self.app.last_pool = ""  # cleared, because the cursor is already on the pool that was opened
+            # no run ID is passed, so that the pool's screen always switches to the newest run
+            self.app.show_pool(pool.key)
+        # cleared, so that the cursor is not moved on the return from the pool, whose row it is already on
+        self.app.last_pool = ""
 
     def action_launch_again(self) -> None:
         if (row := self.chosen_run) is not None:

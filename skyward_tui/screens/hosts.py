@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from skyward_core.model.machines_checks_and_gpu_use import Check
 
 
-_ROOMY = 110  # cells; a narrower list omits the GPU model
+_ROOMY = 110  # cells; a narrower list leaves out the GPU model
 
 
 @dataclass(frozen=True)
@@ -128,9 +128,10 @@ class HostsScreen(ListScreen[HostList]):
         self._writing = asyncio.Lock()
         self._seen: dict[str, HostGpuUsage] = {}
         self._checked: dict[str, list[Check]] = {}
-        self._probes = 0  # number of probes in progress
+        self._probes = 0  # number of probes of hosts that are in progress
         self._probed_at: float | None = None
-        self._changes = 0  # incremented at each change of the content, so that :meth:`tick` updates the list
+        # counter of changes to the list's content, so that :meth:`tick` updates the list only after a change
+        self._changes = 0
         self._shown: object = None
 
     def body(self) -> ComposeResult:
@@ -145,7 +146,7 @@ class HostsScreen(ListScreen[HostList]):
 
     def tick(self, now: float) -> None:
         if (listed := next(iter(self.query(HostList)), None)) is None:
-            return  # the screen is closing, and its list is already removed
+            return  # the screen is closing, and Textual has already removed the list
         if self._shown != self._changes:
             self._shown = self._changes
             listed.update(self._groups, self._seen, self._note())
@@ -231,7 +232,7 @@ class HostsScreen(ListScreen[HostList]):
             self._mark_changed()
 
         def on_result(seen: HostGpuUsage) -> None:
-            with suppress(RuntimeError):  # the app has exited
+            with suppress(RuntimeError):  # the app has exited, so its event loop no longer accepts calls
                 loop.call_soon_threadsafe(show, seen)
 
         for host in probed:
@@ -244,7 +245,7 @@ class HostsScreen(ListScreen[HostList]):
                 self._probed_at = self.app.clock()
         finally:
             self._probes -= 1
-            for host in probed:  # hosts without a result would otherwise stay marked as pending
+            for host in probed:  # a host without a result would otherwise be shown as "pending" forever
                 self._seen.setdefault(host, HostGpuUsage(host, (), "the probe failed", False))
             self._mark_changed()
 
@@ -285,7 +286,7 @@ class HostsScreen(ListScreen[HostList]):
             self.flash(f"saved the key in {sanitize_line(str(shown.accept()))}", "done")
             self._probe_hosts(row.host)
 
-    # Groups
+    # Changes to host groups
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         chosen = self.listed.chosen
@@ -297,7 +298,7 @@ class HostsScreen(ListScreen[HostList]):
 
     def _edit(self, change: Callable[[], None], message: str) -> None:
         """Change a settings file, then probe new hosts."""
-        # A worker of the app, so that the result is shown even if the user has left this screen.
+        # The worker belongs to the app, so that the result is shown even if the user has left this screen.
         self.app.run_worker(self._write(change, message), group="hosts", exclusive=False)
 
     async def _write(self, change: Callable[[], None], message: str) -> None:

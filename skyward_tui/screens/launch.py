@@ -91,7 +91,7 @@ if TYPE_CHECKING:
     from skyward_tui.launch_form.job_file_plan import JobPlan
 
 
-_ROWS, _ROWS_SHORT = 4, 1  # maximum rows for problems of a provider, on tall and on short screens
+_ROWS, _ROWS_SHORT = 4, 1  # maximum rows for the problems that a provider check has found, on tall and on short screens
 _OWN_PYTHON = "{}.{}".format(*sys.version_info)
 
 CheckKey = tuple[str, tuple[tuple[str, str], ...], str]
@@ -108,11 +108,12 @@ class ProviderChecks:
 
     def __init__(self, screen: BaseScreen[None]) -> None:
         self._screen = screen
-        self._key: CheckKey | None = None  # provider and settings of the current check
+        self._key: CheckKey | None = None  # provider, settings and Python version of the check whose result is shown
         self._results: dict[CheckKey, list[Check]] = {}
-        # the script's Python; None if the app's Python has the same version
+        # Python that loads the script; None if its version is that of the app's Python
         self._python: Interpreter | None = None
-        self._script_and_python = ("", "")  # values of the form's fields for which self._python was determined
+        # texts of the form's fields for script and Python, for which ``_python`` was determined
+        self._script_and_python = ("", "")
         self._is_delayed = False  # whether the current check waits until the user has stopped typing
 
     def set_interpreter(self, form: Form, python: Interpreter) -> None:
@@ -273,7 +274,7 @@ async def _wait_for_gangs(app: SkywardApp, session: SessionInterface, pool: str,
 
     try:
         await wait_shielded(session.wait_for_sweep(pool, run.id))
-    except PoolGone:  # the user has torn the pool down
+    except PoolGone:  # the user has torn down the sweep's pool
         return
     board = await wait_shielded(session.trials(pool, run))
     view = next((each for each in session.pools() if each.key == pool), None)
@@ -333,17 +334,17 @@ async def _wait_until_up(app: SkywardApp, plan: LaunchPlan | JobPlan, created: F
         choices = [("close", "Close", False), ("edit", "Change the launch", False)]
         title = f"Pool {plan.pool.name} did not start"
         if await app.push_screen_wait(ChoiceScreen(title, format_error(error), choices, escape="close")) == "edit":
-            app.show_launch()  # filled with the values of the failed launch
+            app.show_launch()  # opens the form with the values of the failed launch
         return False
     app.unlaunched = None
     return True
 
 
-# actions that need the form, and so are disabled during a launch
+# Actions that change the form. During a launch, these actions are disabled.
 _EDITS = ("launch", "files", "pythons", "accelerators", "presets")
-TYPING = 0.3  # seconds without a key press before the form is validated, and the provider is queried for offers
-CHECK_PAUSE = 1.0 - TYPING  # further seconds without a key press before the provider's settings are checked
-MAX_MESSAGE_CHARS = 120  # characters; the panel with the plan shows longer errors
+TYPING = 0.3  # seconds without a key press after which the form is validated and the provider is queried for offers
+CHECK_PAUSE = 1.0 - TYPING  # seconds after TYPING without a key press until the provider's settings are checked
+MAX_MESSAGE_CHARS = 120  # maximum characters of an error below the form; the panel with the plan shows longer errors
 
 
 class LaunchScreen(BaseScreen[None]):
@@ -362,29 +363,32 @@ class LaunchScreen(BaseScreen[None]):
         super().__init__()
         self._pool = pool
         self._first = form
-        self._carried = Form()  # values of the launch that no field of the form shows
+        self._carried = Form()  # form that the fields were last filled from; supplies the values that have no field
         self._recent: list[Form] = []
-        self._filled = ""  # arguments that the screen has filled in instead of the user
+        # arguments that this screen has filled in; if the field still contains them, the user has not edited them
+        self._filled = ""
         self._functions: list[FunctionInfo] = []
-        self._readable = False  # whether the script can be read
-        self._own_settings: Form | None = None  # form before an existing pool was selected
-        self._function = ""  # function that was chosen last, also while the script cannot be read
+        self._readable = False  # whether the script of the form can be read
+        # values of the form before the user selected an existing pool, to restore them for a new pool
+        self._own_settings: Form | None = None
+        self._function = ""  # function that was chosen last; remembered while the script cannot be read
         self._plugins_touched = False
-        self._typing: Timer | None = None  # validates the form once the user has stopped typing
-        self._lengths: dict[str | None, int] = {}  # characters of each text field at its last change, by ID
-        self._is_script_edited = False  # whether the script was edited since the last validation
+        self._typing: Timer | None = None  # timer that validates the form as soon as the user has stopped typing
+        # by field ID: number of characters of the text field at its last change
+        self._lengths: dict[str | None, int] = {}
+        self._is_script_edited = False  # whether the user has edited the script's name since the last validation
         self._sweeps = False
-        self._swept = ""  # arguments for which the screen has already switched the sweep option on or off
+        self._swept = ""  # arguments for which this screen has already switched the sweep option on or off by itself
         self._planner = Planner()
         self._checks = ProviderChecks(self)
-        self._plan: PlanPanel | None = None  # stored, because each tick asks whether the plan fits
+        self._plan: PlanPanel | None = None  # stored, because each tick needs the panel with the plan
         self._sidebar = LaunchSidebar(self, self._fill)
-        self._planned_form: Form | None = None  # form whose plan is shown
-        self._wait: ScriptWait | None = None  # text about the step of planning or launching in progress
+        self._planned_form: Form | None = None  # values of the form for which the plan is shown
+        self._wait: ScriptWait | None = None  # text about the current step of planning or launching
         self._busy = False
         self._creating = False
-        self._preset = ""  # name of the preset that filled the form
-        self._remarks: Sequence[str] = ()  # notes about outdated values of the preset
+        self._preset = ""  # name of the preset that the form was filled from; "" for none
+        self._remarks: Sequence[str] = ()  # notes about values of the preset that are outdated
 
     def body(self) -> ComposeResult:
         with Container(id="sides"):
@@ -427,7 +431,7 @@ class LaunchScreen(BaseScreen[None]):
         if self._wait is not None and (text := str(self._wait)):
             self._set_message(text)
             if self._planned_form != (form := self.form()):
-                self._show_plan([], form)  # clears the plan, which is outdated
+                self._show_plan([], form)  # removes the previous plan, which no longer fits the form
         super().tick(now)
 
     def on_descendant_blur(self) -> None:
@@ -443,7 +447,7 @@ class LaunchScreen(BaseScreen[None]):
     def on_resize(self) -> None:
         self.call_after_refresh(self._review)
 
-    # Reading the form
+    # Values and script of the form
 
     @property
     def _fields(self) -> LaunchFields:
@@ -459,7 +463,8 @@ class LaunchScreen(BaseScreen[None]):
         self._fields.fill(form)
         self._filled, self._plugins_touched = form.arguments, True
         self._read_script(WHOLE if form.whole else form.function, form.packages)
-        # Plugins that equal the detected ones are not the user's choice, so they follow the script.
+        # If the plugins equal those detected in the script, the user has not chosen them, so they change with the
+        # script.
         self._plugins_touched = set(form.plugins) != set(self._detect_plugins())
         self._review()
 
@@ -474,7 +479,8 @@ class LaunchScreen(BaseScreen[None]):
         same = [each for each in self._recent if script in (each.script, display_path(Path(each.script)))]
         same = [each for each in same if each.whole == form.whole]
         field = self.query_one("#arguments", Input)
-        if field.value == self._filled and (self._readable or is_job(script)):  # unchanged by the user
+        # the user has not changed the arguments that this screen has filled in
+        if field.value == self._filled and (self._readable or is_job(script)):
             called = self._called(form)
             is_open = called is not None and any(param.kind == "var_keyword" for param in called.params)
             fitting = fitting_arguments(form.arguments, self._arguments(form), is_open=is_open)
@@ -511,7 +517,8 @@ class LaunchScreen(BaseScreen[None]):
         listed = [(info.name, info.name) for info in self._functions]
         if self._readable:
             listed.append(("the whole script", WHOLE))
-        select.replace_options(listed, function)  # posts no message: the caller validates the form
+        # posts no message about a change, because the caller validates the form
+        select.replace_options(listed, function)
         if listed:
             self._choose_plugins()
         self._list_packages(packages)
@@ -519,7 +526,8 @@ class LaunchScreen(BaseScreen[None]):
     def _list_packages(self, chosen: str) -> None:
         select = self.query_one("#packages", Choice)
         listed = package_choices(path_of(self._fields.text("script")) if self._readable else None, chosen)
-        select.replace_options(listed, chosen or str(select.value))  # posts no message: the caller validates the form
+        # posts no message about a change, because the caller validates the form
+        select.replace_options(listed, chosen or str(select.value))
 
     @on(Select.Changed, "#pool")
     @on(Select.Changed, "#function")
@@ -556,7 +564,8 @@ class LaunchScreen(BaseScreen[None]):
         if not pool:
             source, self._own_settings = self._own_settings, None
         else:
-            with suppress(SkywardError, OSError):  # the fields stay as they are
+            # if the settings of the pool cannot be loaded, the fields stay unchanged
+            with suppress(SkywardError, OSError):
                 record = await wait_shielded(self.app.required_session.load_launch("", pool))
                 if isinstance(record, LaunchRecord):
                     source = form_from_request(record.absolute_request())
@@ -636,7 +645,7 @@ class LaunchScreen(BaseScreen[None]):
         """Compute and show the plan. A newer edit cancels this worker."""
         choice = provider_choices().get(form.provider)
         if choice is not None and choice.chooses and not form.pool:
-            await asyncio.sleep(TYPING)  # further typing cancels this worker before it queries the provider
+            await asyncio.sleep(TYPING)  # if the user types on, this worker is cancelled before it queries the provider
         result = await self._compute_plan(form)
         if self.has_widgets:
             self._wait = None
@@ -699,7 +708,7 @@ class LaunchScreen(BaseScreen[None]):
         text = with_keys(text, self.app.keys)
         update_label(message, Content(f"✗ {text}" if error else text))
 
-    # Actions
+    # Actions of the launch form
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "back":
@@ -761,9 +770,9 @@ class LaunchScreen(BaseScreen[None]):
             if values is None:
                 return self._set_busy(None)
         self._wait = ScriptWait(f"reading {shown.job.path.name}")
-        # In the state folder, so that a later process removes the folder if this process is killed.
+        # The folder is in the state folder. If this process is killed, a later process removes the folder.
         pools, folder = self.app.pools(), make_process_folder(TASKS_FOLDER)
-        # Generated names are random, so use the name that the shown plan contains.
+        # A generated name of a pool is random, so create the pool with the name in the plan that the user has seen.
         named = form if shown.spec is None else replace(form, name=shown.spec.name)
         try:
             plan = await run_in_daemon_thread(lambda: job_plan(named, pools, values, clone=True))
@@ -781,7 +790,8 @@ class LaunchScreen(BaseScreen[None]):
         """Create the pool, save the launch as a recent one, start :func:`run_on_pool`, and show the pool."""
         app = self.app
         self._wait = ScriptWait(f"creating pool {plan.pool.name}" if plan.spec else "launching")
-        self._creating = True  # the user cannot leave before the app knows the pool
+        # while this is true, the user cannot leave the screen, because the app does not know the new pool yet
+        self._creating = True
         try:
             with app.host_keys.paused():
                 begun = await create_pool(app, plan)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _ON = "on"
-_LABEL, _WIDEST = 12, 30  # minimum and maximum cells of a label
+_LABEL, _WIDEST = 12, 30  # minimum and maximum width in cells of a field's label
 
 
 class ArgumentRow(Vertical):
@@ -44,7 +44,7 @@ class ArgumentRow(Vertical):
         self.label = Label(sanitize_line(argument.name))
         self.field = _field_of(argument, id, text)
         self._under = Static(classes="under", markup=False)
-        self._result = Content("")  # result of the validation
+        self._result = Content("")  # result of validating the field's value: an error, or ""
 
     def compose(self) -> ComposeResult:
         yield Horizontal(self.label, self.field, classes="row argument")
@@ -64,7 +64,8 @@ class ArgumentRow(Vertical):
         if isinstance(self.field, Toggles):
             self.field.chosen = _chosen(self.argument, text)
         elif isinstance(self.field, Select):
-            # A drop-down list that is not mounted does not display a new value.
+            # Set the value only once the drop-down list is mounted, because before, the list would not display the
+            # value.
             if self.field.is_mounted and self.field.value != (choice := _choice(self.argument, text)):
                 self.field.value = choice
         elif isinstance(self.field, Input) and (text or "") != self.field.value:
@@ -128,14 +129,15 @@ class ArgumentFields(Vertical):
         self._arguments: Sequence[ArgumentField] = ()
         self._rows: list[ArgumentRow] = []
         self._line = ""
-        # lines that this widget has posted after edits, and that will be passed back to :meth:`show`
+        # lines that this widget has posted after edits; the form passes each of them back to :meth:`show`
         self._own_lines: list[str] = []
-        # number in the fields' IDs: removed fields keep their IDs for a moment, so new fields need others
+        # number in the IDs of the current fields. Removed fields keep their IDs for a moment, so new fields need new
+        # IDs.
         self._generation = 0
 
     def show(self, arguments: Sequence[ArgumentField], line: str, script: Path, *, sweep: bool) -> None:
         """Show fields for arguments, with the values from a line of arguments."""
-        # A line that comes back from an earlier edit must not overwrite what the user has typed in the meantime.
+        # A line that results from an earlier edit in this widget must not overwrite what the user has typed since then.
         is_own = line in self._own_lines
         del self._own_lines[: self._own_lines.index(line) + 1 if is_own else None]
         is_new = not is_own and line != self._line
@@ -179,7 +181,7 @@ class ArgumentFields(Vertical):
         if text == before or (text is None and before == ""):
             return
         if isinstance(event.control, Select) and _choice(changed.argument, before) == (text or ""):
-            return  # caused by the initial value, not by an edit
+            return  # the drop-down list has posted its initial value, which is not an edit
         self._line = set_argument(self._line, name, text, [each.name for each in self._arguments])
         self._own_lines.append(self._line)
         self.post_message(self.Edited(self._line))

@@ -135,7 +135,7 @@ class OptionFields(FoldedFields):
 
     def __init__(self, label: str, prefix: str, *, id: str) -> None:
         super().__init__(label, ArgumentFields(id=f"{prefix}-arguments", prefix=prefix), id=id)
-        self._line = ""  # values of the fields, as a line of arguments
+        self._line = ""  # values of the section's fields, as one line NAME=value …
 
     @property
     def texts(self) -> dict[str, str]:
@@ -184,7 +184,7 @@ class ImageFields(OptionFields):
 
         try:
             texts = shlex.split(text)
-        except ValueError:  # The saved text ends within a quotation, so it has no values.
+        except ValueError:  # the saved text has an unfinished quotation, so it cannot be split into values
             texts = []
         self._filled = {}
         for each in texts:
@@ -207,7 +207,7 @@ class ImageFields(OptionFields):
     def _text_of(self, name: str, value: str) -> str:
         from skyward_core.client.launch.image_option_parsing import field_texts
 
-        if name in self._filled:  # use the original texts, which keep several commands separate
+        if name in self._filled:  # use the original texts, because the field joins several commands to one text
             return shlex.join(self._filled[name])
         try:
             return shlex.join(field_texts(name, value))
@@ -235,7 +235,8 @@ class PluginFields(OptionFields):
         """Show fields for the checked plugins."""
         from skyward_core.client.launch.plugin_and_provider_catalog import parameter_fields
 
-        if names != self._names:  # avoids repeated searches of all packages by ``parameter_fields``
+        # call ``parameter_fields`` only for changed names, because the function searches all installed packages
+        if names != self._names:
             self._names, self._arguments = names, parameter_fields(names)
         self.display = bool(self._arguments)
         known = {each.name: each for each in self._arguments}
@@ -320,7 +321,7 @@ def _check_text(line: Check) -> str:
 
 
 _NEW = "new pool"
-WHOLE = ":whole"  # value in the list of functions that stands for the whole script
+WHOLE = ":whole"  # value of the drop-down list of functions that stands for the whole script
 TEXT_FIELDS = [name for name, each in OPTIONS.items() if each.row and not each.is_flag]
 """Launch options with a text field or a list."""
 FLAGS = [(name, each.label) for name, each in reversed([*OPTIONS.items()]) if each.row and each.is_flag]
@@ -328,7 +329,7 @@ _OF_POOL = ["name", "packages", "plugins", "provider", "plugin_settings", "image
 _OF_POOL += [name for name in TEXT_FIELDS if OPTIONS[name].part]
 POOL_SETTINGS = [*_OF_POOL[1:], "settings"]
 """Attributes of a form that describe the machines and the environment of a pool."""
-# Fields that are disabled for a job file, because the file defines their values.
+# Fields that are disabled for a job file, because the job file defines their values.
 _OF_FILE = set(_OF_POOL) - {"name", "provider", "budget", "wait_for_capacity"}
 
 
@@ -355,7 +356,8 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         functions = Choice([], prompt="pick a script first", id="function", compact=True)
         yield field_row("Function", functions, *self._option_fields("Function"))
         yield CallFields(id="call")
-        used = self._used if self._used in dict(self._live).values() else ""  # the pool may have ended in the meantime
+        # the pool may have ended since the screen was opened
+        used = self._used if self._used in dict(self._live).values() else ""
         pools = Choice([(_NEW, ""), *self._live], value=used, allow_blank=False, id="pool", compact=True)
         yield field_row("Pool", pools, Label("name", classes="inner"), text_field("name", "default: script name"))
         choices = {name: choice.label for name, choice in provider_choices().items()}
@@ -455,7 +457,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
             self.query_one(f"#{name}").disabled = job
         flags = self.query_one("#options", Toggles)
         flags.options = [each for each in FLAGS if not (form.pool and OPTIONS[each[0]].part)]
-        flags.action_move(0)  # keeps the cursor on a box: there may be fewer boxes now
+        flags.action_move(0)  # moves the cursor to an existing check box, because the row may now have fewer boxes
         self.query_one(ImageFields).show()
         self.query_one(PluginFields).show(() if form.pool or job else form.plugins)
         origin = " (of the pool)" if form.pool else " (detected)" if detected and form.plugins else ""
@@ -476,7 +478,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         """Adapt the number of nodes to the provider. A provider with named machines uses all by default; others need a
         number."""
         if event.value != event.select.value:
-            return  # a delayed event about an earlier value, such as the initial one
+            return  # a delayed event about an earlier selection, such as the initial provider
         named = provider_choices()[str(event.value)].has_named_machines
         self._show_provider(str(event.value))
         nodes = self.query_one("#nodes", Input)

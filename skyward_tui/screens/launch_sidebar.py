@@ -112,9 +112,9 @@ def earlier_run_rows(runs: Sequence[PastRun], now: float, width: int) -> list[Co
 
 
 VIEWS = ("plan", "command", "Python")
-_HEADING = 9  # cells
-_LEAST_ROWS = 4  # minimum rows for earlier runs
-_MINUTE = 60.0  # seconds between updates of the displayed ages
+_HEADING = 9  # width in cells of the headings of the plan's rows
+_LEAST_ROWS = 4  # minimum rows that must be free to show earlier runs below the plan
+_MINUTE = 60.0  # seconds between updates of the displayed ages of runs
 _STYLES = {"cost": "bold", "note": "$text-warning", "preset": "$text-warning"}
 
 
@@ -134,7 +134,7 @@ class PlanPanel(Panel):
         self._plan_rows: Sequence[tuple[str, str]] = ()
         self._trouble = self._command = self._script = ""
         self._earlier: tuple[Sequence[PastRun], float] = ((), 0.0)
-        self.fits = True  # whether there is room for all views at once
+        self.fits = True  # whether plan, command line and Python script all fit into the panel
         self.border_title = VIEWS[0]
 
     def on_mount(self) -> None:
@@ -171,7 +171,7 @@ class PlanPanel(Panel):
     @on(events.Resize)
     def _paint(self) -> None:
         width, height = self._scroll.size
-        apart = "\n" if height >= 12 else ""  # a short panel has no blank lines
+        apart = "\n" if height >= 12 else ""  # a low panel shows no blank lines between the views
         command = _part("as a command", self._command)
         script = _part("as Python", self._script)
         plan = self._plan(max(20, width - _HEADING))
@@ -224,9 +224,9 @@ def _joined(parts: Sequence[Content], apart: str) -> Content:
     return Content(apart).join([part for part in parts if part])
 
 
-_GAP = 1  # blank rows above the code
-_LEAST = 8  # minimum rows for the code
-_LEAST_STARTS = 3  # minimum rows for the list of launches and examples
+_GAP = 1  # number of blank rows above the source code
+_LEAST = 8  # minimum rows for the source code; if they are not free, the code is hidden
+_LEAST_STARTS = 3  # minimum rows for the list of recent launches and examples
 
 
 class LaunchSidebar:
@@ -302,6 +302,6 @@ class LaunchSidebar:
         try:
             self._runs = await wait_shielded(self._screen.app.required_session.past_runs(RunSearch()))
         except (SkywardError, OSError):
-            return  # The history screen reports this error.
+            return  # no error here, because the history screen reports the same error
         if self._screen.has_widgets:
             self._show_runs()

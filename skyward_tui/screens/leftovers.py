@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from skyward_core.client.session_interface import SessionInterface
 
 
-_ROOMY = 120  # cells; a narrower list omits some columns
+_ROOMY = 120  # cells; a narrower list leaves out some columns
 
 
 class LeftoverList(CursorList[LeftoverRow]):
@@ -102,7 +102,7 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         self._scan_started_at: float | None = None
         self._scanned_at: float | None = None
         self._everywhere = False
-        self._ledgers: tuple[str, ...] = ()  # IDs of other ledgers whose resources are included
+        self._ledgers: tuple[str, ...] = ()  # IDs of other ledgers whose resources the user has asked to list
 
     def body(self) -> ComposeResult:
         yield Panel(self.listed, title="account inventory")
@@ -153,7 +153,8 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         self._scan_started_at = self.app.clock()
         try:
             session = self.app.required_session
-            # Scan all providers that have accounts, with default settings, because the ledger may be lost.
+            # Scan the accounts of all providers, with default settings. The ledger does not limit the scan, because it
+            # may be lost.
             providers = dict.fromkeys(await asyncio.to_thread(scannable_providers), ())
             self._found = await wait_shielded(
                 session.scan_leftovers(providers, everywhere=self._everywhere, ledgers=self._ledgers)
@@ -163,14 +164,15 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         else:
             self._failed = ""
             self._scanned_at = self.app.clock()
-        # Not in a finally block: a scan that a newer one has cancelled must not clear the newer scan's start time.
+        # Do not clear the start time in a ``finally`` block, because a scan that a newer scan has cancelled would clear
+        # the start time of the newer scan.
         self._scan_started_at = None
 
     def _rescan(self) -> None:
         if self.has_widgets:
             self.action_again()
 
-    # Actions
+    # Actions of the leftovers screen
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         chosen = self.listed.chosen

@@ -57,10 +57,10 @@ if TYPE_CHECKING:
 _SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory", "restarts")
 
 
-NUMBERS = 3  # maximum number of metrics that the header shows, for the first rank
+NUMBERS = 3  # maximum number of metrics of the first rank that the header shows
 
 
-MUCH_WORK = 900.0  # seconds; if the newest copied checkpoint is older, its age is shown as a warning
+MUCH_WORK = 900.0  # seconds; if the newest copied checkpoint is older, the header shows its age as a warning
 
 
 def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content]:
@@ -78,7 +78,7 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
             style = "$text-warning" if at_risk > MUCH_WORK else "$muted"
             parts.append(Content.styled(f"work at risk {duration(at_risk)}", style))
     if preempted := [node for node in pool.nodes if node.is_preempted and now < (node.notice_ends_at or now + 1)]:
-        # Inserted before less urgent parts, which may not fit.
+        # The preemption notice comes before less urgent parts of the header, which may not fit.
         notice = preemption_text(preempted[0], now).partition(" (")[0]
         more = f" +{len(preempted) - 1}" if preempted[1:] else ""
         parts.append(Content.styled(f"! n{preempted[0].index} {notice}{more}", "$text-error"))
@@ -116,7 +116,7 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
     if (lease_left := pool.lease_left(now)) is not None:
         parts.append(Content.styled(f"ends in {time_left(lease_left)}", "$text-warning"))
     if pool.shown_state not in ("up", "gone"):
-        # If the pool has a problem, its state is more important than the costs.
+        # If the pool has a problem, its state matters more than the costs, so move the state to the front.
         parts.insert(0, parts.pop(parts.index(state)))
     return parts
 
@@ -158,7 +158,7 @@ class AttemptStrip(Chrome):
         self.show_line(Content("") if run is None else attempt_line(pool, run, now, self.app.size.width))
 
 
-MARKS = 12  # maximum number of attempts for which each attempt has its own mark
+MARKS = 12  # maximum number of attempts that are each shown by a mark of their own
 
 
 def attempt_line(pool: PoolView, run: RunView, now: float, width: int) -> Content:
@@ -231,7 +231,8 @@ class PanelStrip(Chrome):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ends: list[tuple[int, str]] = []  # column after the title of each panel, and the panel's ID
+        # for each panel's title in the line: the column after its end, and the panel's ID
+        self._ends: list[tuple[int, str]] = []
 
     def show(self, panels: Iterable[RunPanel[Any]], active: str) -> None:
         """Show all panels by number. Panels without content are dim."""
@@ -305,8 +306,9 @@ class PanelGrid(Container):
         self.moved = BorderOffsets()
         self._panels = panels
         self._layout_of_panels = PanelLayout()
-        self._shown: object = None  # places of the panels in the last layout
-        self._dragged = ""  # border that the mouse is dragging
+        # places of the panels in the last layout, to detect whether a new layout would differ
+        self._shown: object = None
+        self._dragged = ""  # border that the user is dragging with the mouse; "" for none
         self._drag_start = (0, 0)
         self._before = BorderOffsets()
 
@@ -326,7 +328,8 @@ class PanelGrid(Container):
             self._arrange_again()
 
     def _arrange_again(self) -> None:
-        self._clear_arrangement_cache()  # Textual clears only the caches of the ancestors
+        # ``refresh`` clears the arrangement caches of ancestors only, so clear the cache of this widget here
+        self._clear_arrangement_cache()
         self.refresh(layout=True)
 
     def grow(self, panel: Widget, steps: int) -> None:
@@ -342,7 +345,7 @@ class PanelGrid(Container):
         self.moved = moved
         self._arrange_again()
 
-    # The mouse
+    # Mouse events
 
     def _border_at(self, x: int, y: int) -> str:
         """Return the border at a position on the screen: "left", "below", or "" if there is none."""
@@ -376,9 +379,10 @@ def _number(text: str | bool | None) -> int:
     return int(text) if isinstance(text, str) and text.removeprefix("-").isdecimal() and len(text) < 5 else 0
 
 
-FAILURE_SECONDS = 5.0  # seconds during which the last lines of a failed rank may still arrive
-CALM_SECONDS = 3  # seconds between updates of a panel whose ``CALM`` is true, while the pool is idle
-ALERT_SECONDS = 0.5  # seconds between checks for alerts
+# seconds after the end of a failed run during which the failed rank's last lines may still arrive
+FAILURE_SECONDS = 5.0
+CALM_SECONDS = 3  # seconds between updates of a panel with ``CALM`` while the pool is idle
+ALERT_SECONDS = 0.5  # seconds between two checks for new alerts
 
 
 class RunScreen(BaseScreen[None]):
@@ -391,7 +395,8 @@ class RunScreen(BaseScreen[None]):
     """
 
     SCOPE = "run"
-    AUTO_FOCUS = ""  # by default, Textual would first focus the first panel for a moment
+    # Textual's default would focus the first panel for a moment before this screen focuses another panel
+    AUTO_FOCUS = ""
     BINDINGS = bindings("run")
     DEFAULT_CSS = read_style_sheet(__file__)
 
@@ -403,23 +408,27 @@ class RunScreen(BaseScreen[None]):
         super().__init__()
         self.key, self.run_id, self._found_match = pool, run, found
         self._shown_run = ""  # ID of the run that was shown last
-        self._known_runs: set[str] = set()  # IDs of the runs that were running or queued when _shown_run was set
-        self.collapsed = self.only_failed = False  # settings of the merged log
+        # IDs of the runs that were running or queued when ``_shown_run`` was set; a later run is a new one
+        self._known_runs: set[str] = set()
+        # options of the merged log: collapse equal lines; show only failed ranks
+        self.collapsed = self.only_failed = False
         self._view: PoolView | None = None
         self._is_pulsing = False
         self._awaits_run = False
-        self._notified_run = ""  # ID of the failed run whose root cause was already shown in a message
-        self._ended_attempts = ("", 0)  # ID of the shown run, and number of its ended attempts
-        self._auto_rank = 0  # rank that the screen has selected without the user
-        self._scroll_until = 0.0  # monotonic time until which the screen keeps scrolling to the rank's failure
+        self._notified_run = ""  # ID of the failed run whose root cause was last shown in a message
+        # ID of the shown run, and the number of its attempts whose end was already reported
+        self._ended_attempts = ("", 0)
+        self._auto_rank = 0  # rank that this screen has selected by itself, not the user
+        # monotonic time until which the screen keeps scrolling to the failure in the rank's log
+        self._scroll_until = 0.0
         self.panels: dict[str, RunPanel[Any]] = {}
         self._crumbs: Breadcrumbs | None = None
         self._alerts, self._strip, self._attempts = AlertWatch(), AlertStrip(), AttemptStrip()
         self._panel_strip = PanelStrip()
         self._alerts_of: PoolView | None = None
         self._shown_alerts: Sequence[Alert] = ()
-        self._alert_turn = -1  # index of the alert that ``action_next_alert`` last went to
-        # last check for alerts: version of the checked data, and monotonic time
+        self._alert_turn = -1  # index of the alert that ``action_next_alert`` showed last
+        # version of the data at the last check for alerts, and monotonic time of this check
         self._alerts_checked: tuple[object, float] = (None, 0.0)
 
     def body(self) -> ComposeResult:
@@ -455,7 +464,7 @@ class RunScreen(BaseScreen[None]):
         last = self.panels.get(str(saved.get("panel", HOME_PANEL)), self.panels[HOME_PANEL])
         if self._awaits_run or not last.has_content or last is self.panels[HOME_PANEL]:
             self.panels[HOME_PANEL].main.focus()
-        else:  # focuses no other panel before, because a zoomed grid hides all other panels
+        else:  # focus this panel directly: a zoomed grid hides the other panels, which cannot take the focus
             self.action_panel(last.row.id)
         if self.pool.is_over if self.pool is not None else self.app.session is not None:
             self.run_worker(self._load_recorded_pool(), group="recall")
@@ -479,7 +488,7 @@ class RunScreen(BaseScreen[None]):
                 text = f"run {self.run_id} is not in the recording: use skyward-tui results {self.run_id}"
                 self.flash(text, "error")
 
-    # State
+    # State of the screen
 
     @property
     def pool(self) -> PoolView | None:
@@ -546,7 +555,7 @@ class RunScreen(BaseScreen[None]):
         if pool is None:
             return super().time_token(now)
         heartbeat = refresh_token([pool], now)
-        if heartbeat > 0:  # a timer is running, so the panels are updated every second anyway
+        if heartbeat > 0:  # a displayed timer runs, so all panels are updated every second anyway
             return heartbeat
         for panel in self.panels.values():
             if panel.needs_polling:
@@ -557,17 +566,18 @@ class RunScreen(BaseScreen[None]):
 
     def tick(self, now: float) -> None:
         self._view = self.app.find_pool(self.key) or self._view
-        self._is_pulsing = True  # each hint needs the pool, so look it up only once
+        # during a tick, ``pool`` returns the stored view, because a lookup of the pool for each hint would be slow
+        self._is_pulsing = True
         try:
             self._tick(now)
         finally:
             self._is_pulsing = False
 
     def _tick(self, now: float) -> None:
-        # Cached, because the query would be the most expensive part of a tick without changes.
+        # The widget is cached, because the query would be the most expensive part of a tick without changes.
         if (crumbs := self._crumbs) is None or not crumbs.is_attached:
             crumbs = self._crumbs = next(iter(self.query(Breadcrumbs)), None)
-        if crumbs is None:  # the screen is not composed yet, or is already closed
+        if crumbs is None:  # the screen has not composed its widgets yet, or is already closed
             return
         pool = self.pool
         if pool is None:
@@ -599,7 +609,8 @@ class RunScreen(BaseScreen[None]):
         if run is not None:
             self._show_ended_attempt(run)
         if self._awaits_run and run is not None:
-            # Switch from the panel of startup phases to the log, which already has the focus.
+            # The first run has started: show the log, which already has the focus, instead of the panel with startup
+            # phases.
             self._awaits_run = False
             self.active = HOME_PANEL
         super().tick(now)
@@ -630,7 +641,8 @@ class RunScreen(BaseScreen[None]):
             self._shown_alerts = ()
             return self._strip.show([])
         if pool is not self._alerts_of:
-            # After a seek in a replay, the view is a new object, and its time may be earlier or later.
+            # Start a new watch, because after a seek in a replay the pool's view is a new object, and its time may be
+            # earlier.
             self._alerts_of, self._alerts = pool, AlertWatch()
         state, checked_at = alerts_cache_key(pool, run, now), time.monotonic()
         if state == self._alerts_checked[0] or checked_at - self._alerts_checked[1] < ALERT_SECONDS:
@@ -644,7 +656,7 @@ class RunScreen(BaseScreen[None]):
         if run.state == "running":
             for title, text, severity in alert_messages(new):
                 self.flash(f"{title}  {text}", severity)
-            # Notify about each severe kind of alert once, with its first alert.
+            # For each kind of severe alert, show one message, with the first alert of that kind.
             for alert in {each.kind: each for each in reversed(new) if each.kind in _SEVERE}.values():
                 self.app.notify_user(Notification("alert", pool.name, run.id, alert.who, alert.words))
 
@@ -660,13 +672,13 @@ class RunScreen(BaseScreen[None]):
         self._grid.lay_out()
         self._panel_strip.show(self.panels.values(), self.active)
 
-    # Selection
+    # Selection of ranks, panels and runs
 
     def watch_active(self, active: str) -> None:
         for name, panel in self.panels.items():
             panel.set_class(name == active, "-active")
         self._arrange_panels()
-        # Update the panel, because it may show more while it has the focus.
+        # Update the panels, because a panel may show more content while it has the focus.
         self.call_later(lambda: self.tick(self.app.clock()))
 
     @on(RankChosen)
@@ -734,8 +746,7 @@ class RunScreen(BaseScreen[None]):
             return
         ids = list(pool.runs)
         place = min(max(0, ids.index(run.id) + step), len(ids) - 1)
-        # If the newest run is selected, do not pin it, so that the screen switches to the next run when that one
-        # starts.
+        # None selects the newest run, so that the screen switches to the next run as soon as one starts.
         self.run_id = ids[place] if place < len(ids) - 1 else None
         self._stay_with(pool, ids[place])
         self.flash(f"run {place + 1} of {len(ids)}")
@@ -755,7 +766,7 @@ class RunScreen(BaseScreen[None]):
         self.merged, self.collapsed = True, False
         self.tick(self.app.clock())
 
-    # Layout and export
+    # Layout, and export of files
 
     def action_zoom(self) -> None:
         self.toggle_class("-zoom")
@@ -785,7 +796,7 @@ class RunScreen(BaseScreen[None]):
             remarks += export.remark
         await self.save_files(files, remarks)
 
-    # Actions on the run and the pool
+    # Actions on the run and its pool
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "down":
@@ -803,7 +814,7 @@ class RunScreen(BaseScreen[None]):
 
             return self.flash(f"pool {pool.name} runs on this machine: {local_files_text(pool.spec)}")
         self.flash(f"fetching the files of run {run.id} …")
-        # A worker of the app, so that the download continues if the user leaves this screen.
+        # The worker belongs to the app, so that the download continues if the user leaves this screen.
         self.app.run_worker(self._fetch(pool.key, run.id), name="fetch", exclusive=False)
 
     async def _fetch(self, pool: str, run: str) -> None:

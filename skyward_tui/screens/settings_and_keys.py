@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from skyward_core.client.user_settings_and_app_state import UserSetting
 
 
-_NAME, _VALUE = 36, 24  # column widths in terminal cells
+_NAME, _VALUE = 36, 24  # widths in cells of the columns with names and values
 _NARROW_NAME, _NARROW_VALUE, _ROOMY = 24, 16, 100
 
 
@@ -169,7 +169,7 @@ class SettingsScreen(ListScreen[SettingList]):
             lines.append((f"✗ {row.remark}\n", "$text-error"))
         return Content.assemble(*lines, (f"in {sanitize_line(str(settings.settings_path()))}", "$muted"))
 
-    # Reading
+    # Reading of settings
 
     async def _load(self) -> None:
         """Read the settings. Uses a thread, because the disk may be slow."""
@@ -218,7 +218,7 @@ class SettingsScreen(ListScreen[SettingList]):
         shown = "  ".join(action.shown_keys(self.app.keys))
         return SettingRow(name, shown, action.help, action.id in requested, _remark(name, refused))
 
-    # Changes
+    # Changes of settings
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         chosen = self.listed.chosen
@@ -238,7 +238,7 @@ class SettingsScreen(ListScreen[SettingList]):
         (setting,) = (each for each in settings.SETTINGS if each.name == row.name)
         now = self._given.get(row.name, setting.default)
         if setting.kind == "flag":
-            # Read the present value only when the change is made, so that a second key press toggles the result of the
+            # The present value is read only when the change is made, so that a quick second key press reverses the
             # first.
             return self._edit(
                 lambda: settings.change(row.name, not self._given.get(row.name, setting.default)), row.name
@@ -267,7 +267,8 @@ class SettingsScreen(ListScreen[SettingList]):
             self._edit(partial(settings.reset, row.name), row.name)
 
     def _edit(self, change: Callable[[], None], name: str) -> None:
-        # A worker of the app, so that the change is applied and errors are shown even if the user has left this screen.
+        # The worker belongs to the app, so that the change is made and errors are shown even if the user leaves this
+        # screen.
         self.app.run_worker(self._write(change, name), group="settings", exclusive=False)
 
     async def _write(self, change: Callable[[], None], name: str) -> None:

@@ -53,7 +53,7 @@ from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.source_view import CodePosition, StackCode
 from skyward_tui.widgets.virtual_list import VirtualList
 
-_MAX_POSITION_CELLS = 34  # maximum width in cells of the column with source positions
+_MAX_POSITION_CELLS = 34  # maximum width in cells of the column with source positions (``train.py:12``)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +117,9 @@ class StackRankList(VirtualList[StackRank], can_focus=False):
         return f"{text:>7}  " if any(row.state.quiet is not None for row in self.rows) else ""
 
 
-PROFILE_SECONDS = 10.0  # duration of a profile in seconds
-REFRESH_SECONDS = 0.5  # seconds; minimum interval between updates of the list of ranks
-_NAMED = 14  # width in cells of the rank numbers of a group
+PROFILE_SECONDS = 10.0  # seconds that a profile takes
+REFRESH_SECONDS = 0.5  # seconds; minimum interval between two updates of the list of ranks
+_NAMED = 14  # width in cells of the text that names the ranks of a group
 
 
 class StacksScreen(BaseScreen[int | None]):
@@ -142,7 +142,7 @@ class StacksScreen(BaseScreen[int | None]):
         self._sources: dict[tuple[str, int], SourceFile | None] = {}
         self._failure = ""
         self._busy = False
-        # last update of the list of ranks: version of the ranks, and monotonic time
+        # version of the ranks at the last update of the list, and monotonic time of this update
         self._shown: tuple[object, float] = (None, 0.0)
         self._listed, self._board = OptionRows(compact=True), StackRankList(id="ranks")
         self._all_threads = False
@@ -216,7 +216,7 @@ class StacksScreen(BaseScreen[int | None]):
             self._failure = ""
             self._stacks = stacks if before is None or ranks is None else merge_stacks(before, stacks)
             self._sources = await self._read_sources(self._stacks)
-        finally:  # an internal error must not leave the screen busy
+        finally:  # runs even after an internal error, so that the screen does not stay busy forever
             self._busy = False
             if self.has_widgets:
                 self._show()
@@ -243,7 +243,7 @@ class StacksScreen(BaseScreen[int | None]):
         found = self._stacks.ranks if self._stacks is not None else ()
         return sanitize_line(next((each.why for each in found if each.rank in ranks), ""))
 
-    # Display
+    # Display of stacks and ranks
 
     def _show(self) -> None:
         listed = self._listed
@@ -359,7 +359,7 @@ class StacksScreen(BaseScreen[int | None]):
     def on_option_list_option_selected(self) -> None:
         self.action_log()
 
-    # Actions
+    # Actions of the stacks screen
 
     def action_threads(self) -> None:
         self._all_threads = not self._all_threads

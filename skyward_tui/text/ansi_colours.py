@@ -14,8 +14,8 @@ from rich.style import Style
 
 from skyward_core.util.terminal_safe_text import sanitize_colored
 
-CELL_LIMIT = 2_000  # maximum cells of a line, to limit the cost of very long lines
-_RAW_LIMIT = 8 * CELL_LIMIT  # maximum characters that are parsed of a line, including escape sequences
+CELL_LIMIT = 2_000  # maximum cells of a displayed line, to limit the cost of very long lines
+_RAW_LIMIT = 8 * CELL_LIMIT  # maximum characters of a line that are parsed, including escape sequences
 
 _SGR = re.compile("\x1b\\[([0-9;:]*)m")
 
@@ -54,7 +54,7 @@ def parse(text: str) -> ParsedLine:
     spans: list[tuple[int, int, Style]] = []
     pen: _Pen = ()
     length = 0
-    # The result of split alternates between text and the parameters of an SGR sequence.
+    # ``_SGR.split`` returns texts at even positions, and the parameters of SGR sequences at odd positions.
     for place, part in enumerate(_SGR.split(sanitize_colored(text[:_RAW_LIMIT]).expandtabs(8))):
         if place % 2:
             pen = _apply_sgr(pen, part)

@@ -53,7 +53,7 @@ def advice(hint: Hint) -> str:
 
 
 _TORCHRUN_VARIABLES = "(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_RUN_ID"
-# matches the messages of errors about variables of torchrun that are not set
+# Matches the message of an error about a missing environment variable of torchrun.
 _MISSING_VARIABLE = re.compile(rf"^'({_TORCHRUN_VARIABLES})'$|environment variable ({_TORCHRUN_VARIABLES}) expected")
 
 
@@ -65,7 +65,8 @@ def failure_hints(run: RunView) -> list[str]:
     if failed is None or failed.error is None:
         return []
     hints = []
-    from skyward_core.views.stack_groups_and_profiles import format_ranges  # late: most commands need no stacks
+    # imported late, because most commands need no stacks
+    from skyward_core.views.stack_groups_and_profiles import format_ranges
 
     early = [each.rank for each in outcomes if each.kind == "returned"]
     if run.kind == "broadcast" and early and is_symptom(failed):

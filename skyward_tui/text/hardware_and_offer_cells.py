@@ -69,7 +69,7 @@ _OUTLIER_DISTANCES = {
     for name, figure in {**NODE_METRIC_DEFINITIONS, **GPU_METRIC_DEFINITIONS}.items()
     if name in OUTLIER_METRICS
 }
-FULL = 0.95  # share of a GPU's memory above which a warning is shown
+FULL = 0.95  # used share of a GPU's memory above which the memory is shown as a warning
 Place = tuple[int, int | None]
 
 
@@ -212,7 +212,7 @@ GPU_METRICS = (
     GpuMetric("processes", "processes", None),
     GpuMetric("ECC errors", "ecc", None),
     GpuMetric("corrected ECC errors", "ecc_corrected", None),
-    # each reason for throttling is one bit, so the metric is either 0 or full
+    # each reason for throttling is a bit, so the metric has no values between 0 and 100
     GpuMetric("throttling (0 or 100)", "throttle", 1.0),
 )
 
@@ -267,8 +267,9 @@ class MetricScale:
 
 
 ANY = MachineRequirements(any_accelerator=True, allocation="cheapest")
-USUAL_COUNT, USUAL_MEMORY = 8, 80.0  # number of GPUs, and GB of each; the most common machine for large trainings
-_SLACK = 2.0  # GB; tolerance, because memory sizes differ slightly from their nominal values
+# GPUs per machine, and GB per GPU, of the machine that is most common for large trainings
+USUAL_COUNT, USUAL_MEMORY = 8, 80.0
+_SLACK = 2.0  # GB by which a GPU's memory may differ from its nominal size
 
 
 class OfferRow(NamedTuple):
@@ -328,7 +329,7 @@ def _accelerator_request(offer: Offer) -> str:
         several = len(accelerators.find(offer.accelerator).variants) > 1
         memory = round(offer.memory_each_gb) if several else None
         return str(Accelerator(offer.accelerator, offer.count, memory))
-    except UsageError:  # the accelerator is not in the catalogue, or not with this memory
+    except UsageError:  # the catalogue does not list the accelerator, or not with this memory
         return f"{offer.accelerator}:{offer.count}"
 
 

@@ -16,7 +16,7 @@ BROKEN_OFF = "start incomplete"
 """Text for the state "unfinished" of a pool."""
 START_FAILED = "start failed"
 """Text for an ended pool that did not start."""
-LAST_MINUTES = 600.0  # seconds; shorter remaining times are shown to the second
+LAST_MINUTES = 600.0  # seconds; a remaining time below this limit is shown to the second
 
 
 def duration(seconds: float) -> str:
@@ -124,7 +124,7 @@ def preemption_text(node: NodeView, now: float) -> str:
     return f"preempted {f'in {duration(remaining)}' if remaining >= 1 else 'now'} ({node.notice})"
 
 
-MAX_NAMED = 8  # ranks that a text names
+MAX_NAMED = 8  # maximum number of ranks that a text names
 
 
 def saving_text(saving: Mapping[int, float], now: float) -> str:
@@ -157,7 +157,7 @@ def run_status(pool: PoolView, run: RunView, now: float | None = None, *, unit: 
     if (at := run.restart_at) is not None:
         pause = at - (time.time() if now is None else now)
         return "restarting", f"attempt {run.attempt}" + (f" in {pause:.0f} s" if pause >= 1 else "")
-    # The numbers of an ended pool are unknown until the pool is opened.
+    # An ended pool whose screen was not opened has no counts of ranks, so show only the state.
     if not run.counts and run.state != "running":
         return run.state, ""
     ended = f"{run.ended:,}/{run.total:,}"

@@ -66,7 +66,7 @@ def queue_rows(view: PoolView) -> list[QueueRow]:
         rows.append(QueueRow(run.id, run.function, False, view.nodes_of(run), since=min(began, default=run.opened_at)))
     holders = tuple((row.run, row.name, row.nodes, row.since) for row in rows if row.nodes)
     free = len(there - {node for row in rows for node in row.nodes})
-    # these wait for ranks of other runs, not for nodes
+    # These queued runs already have nodes. They wait until the ranks there have finished other runs.
     behind = [view.runs[run] for run in view.queued_runs() if run not in queued]
     waiting = [
         QueueRow(run.id, run.function, True, wants=len(view.nodes_of(run)), since=run.opened_at, holders=holders)
@@ -93,7 +93,7 @@ def queue_reason(view: PoolView, run: RunView, now: float) -> str:
     return next((waiting_reason(row, now) for row in queue_rows(view) if row.run == run.id), "")
 
 
-SHOWN = 3  # number of running runs named in the reason why a run is queued; they fit one line
+SHOWN = 3  # maximum number of running runs that the reason of a queued run names, so that it fits one line
 
 
 def _named(nodes: Sequence[int]) -> str:
@@ -134,7 +134,7 @@ def queue_row_json(row: QueueRow, now: float) -> dict[str, Any]:
     }
 
 
-NAMED = 5  # number of failed trials that a summary names
+NAMED = 5  # maximum number of failed trials that a summary names
 
 
 def gang_text(nodes: int, has: int) -> str:
@@ -244,7 +244,7 @@ _FACTS: Mapping[str, Callable[[Any], str]] = {
 }
 
 
-MAX_VALUE_CHARS = 60  # maximum characters of a value, so that both sides fit one line
+MAX_VALUE_CHARS = 60  # maximum characters of a value in a comparison, so that both values fit one line
 
 
 def parse_rank_pair(run: RunView, text: str) -> tuple[TaskView, TaskView]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 SHADE_STYLE = "$text-accent"
 ENDED = (*FAILURES, "returned", "collateral", "gone", "absent")
 TROUBLED = (*FAILURES, "paused", "saving")
-SILENT_SECONDS = 30.0  # a longer time without output is shown
+SILENT_SECONDS = 30.0  # seconds; if a rank has printed nothing for longer, the row of the rank shows for how long
 STARTUP_TEXTS = {
     "starting": "starting Python",
     "importing": "importing",

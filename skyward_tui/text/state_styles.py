@@ -24,7 +24,7 @@ class StateStyle(NamedTuple):
 
 _UNKNOWN_STYLE = StateStyle("?", "unknown", "$muted")
 _STATE_STYLES = {
-    # pools
+    # states of pools
     "starting": StateStyle("◌", "starting", "$text-warning"),
     "connecting": StateStyle("◌", "connecting", "$muted"),
     "up": StateStyle("●", "up", "$text-success"),
@@ -34,15 +34,15 @@ _STATE_STYLES = {
     "unstarted": StateStyle("✗", "start failed", "$text-error"),
     "unfinished": StateStyle("!", "start incomplete", "$text-error"),
     "unreachable": StateStyle("!", "unreachable", "$text-error"),
-    # leftovers of cloud accounts
+    # verdicts about leftovers in cloud accounts
     "expired": StateStyle("◍", "expired", "$text-warning"),
     "left": StateStyle("✗", "leftover", "$text-error"),
-    # runs
+    # states of runs
     "done": StateStyle("✓", "done", "$text-success"),
     "failed": StateStyle("✗", "failed", "$text-error"),
     "cancelled": StateStyle("⊘", "cancelled", "$muted"),
     "kept": StateStyle("◍", "retained", "$text-warning"),
-    # ranks
+    # states of ranks
     "queued": StateStyle("◌", "queued", "$text-warning"),
     "restarting": StateStyle("◌", "restarting", "$text-warning"),
     "waiting": StateStyle("◌", "waiting", "$muted"),
@@ -57,7 +57,7 @@ _STATE_STYLES = {
     "lost": StateStyle("!", "lost", "$text-warning"),
     "collateral": StateStyle("⊘", "stopped", "$muted"),
     "idle": StateStyle("·", "idle", "$muted"),
-    # alerts
+    # kinds of alerts
     "gpu": StateStyle("✗", "GPU", "$text-error"),
     "nan": StateStyle("✗", "NaN", "$text-error"),
     "stall": StateStyle("◌", "stall", "$text-error"),
@@ -66,13 +66,13 @@ _STATE_STYLES = {
     "throttled": StateStyle("!", "throttled", "$text-warning"),
     "straggler": StateStyle("!", "straggler", "$text-warning"),
     "plateau": StateStyle("=", "plateau", "$text-warning"),
-    # GPUs of shared hosts, and results of host checks
+    # states of GPUs on shared hosts, and results of host checks
     "free": StateStyle("○", "free", "$text-success"),
     "busy": StateStyle("●", "busy", "$text-warning"),
     "ok": StateStyle("✓", "ok", "$text-success"),
     "warn": StateStyle("!", "warning", "$text-warning"),
     "fail": StateStyle("✗", "failed", "$text-error"),
-    # nodes' phases
+    # startup phases of nodes
     "requested": StateStyle("◌", "requested", "$text-warning"),
     "connected": StateStyle("◔", "connected", "$text-warning"),
     "synced": StateStyle("◑", "synced", "$text-warning"),

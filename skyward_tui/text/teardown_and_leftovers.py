@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from skyward_core.model.output_files import Unfetched, WrittenFile
 
 
-NAMED = 3  # number of files that a confirmation lists per pool
-MAX_NAME_CHARS = 50  # maximum characters of a file's name, for a dialog of 80 columns
+NAMED = 3  # maximum number of unfetched files that a confirmation lists for each pool
+MAX_NAME_CHARS = 50  # maximum characters of a displayed file name, to fit a dialog on a terminal of 80 columns
 Line = tuple[str, str]
 """A text and its style."""
 

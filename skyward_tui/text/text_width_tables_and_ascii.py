@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-PATH_CELLS = 8  # minimum cells of a path; a shorter part would not be recognizable
+PATH_CELLS = 8  # minimum cells of a shortened path; a shorter rest of the path would not be recognizable
 
 
 def clip(text: str, width: int) -> str:
@@ -121,7 +121,7 @@ def _braille_ascii(code: int) -> str:
     return "|" if rows[0] == 0 and rows[-1] == 3 else "''---.."[rows[0] + rows[-1]]
 
 
-# The signs of states must stay distinct. Their meaning is clear from the word next to each.
+# Each state's sign has an ASCII sign of its own. The word beside the sign explains the meaning.
 _SIGNS = {
     "✓": "+", "✗": "x", "●": "*", "○": "o", "◌": ".", "◍": "%", "⊘": "/", "·": "-", "◔": ":", "◑": ";", "◕": "#",
     "▶": ">", "▼": "v", "■": "#", "□": "_", "›": ">", "←": "<", "→": ">", "↑": "^", "↓": "v", "↵": "/", "⇥": ">",

@@ -98,7 +98,8 @@ class Action:
         return tuple(map(shown_key, keymap.get(self.id, self.keys).split(",")))
 
 
-_SHOWN = {"enter": "enter", "backspace": "backspace"}  # Textual would display these keys as arrows
+# displayed names of keys for which Textual would display an arrow
+_SHOWN = {"enter": "enter", "backspace": "backspace"}
 
 
 def shown_key(key: str) -> str:
@@ -116,7 +117,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.suspend", "ctrl+z", "app.suspend_process", "", "Suspend to the shell; fg returns"),
     Action("app.about", "f12", "app.about", "", "Show versions and machine details for a bug report"),
     Action("app.jump", "apostrophe,ctrl+l", "app.jump", "", "Jump: type the letter shown at a target"),
-    # Replay
+    # Actions of a replay
     Action("replay.pause", "p", "app.replay_pause", "play", "Pause or resume; at the end, restart"),
     Action("replay.back", "comma", "app.replay_skip(-10)", "10 s", "Go back 10 s", partner="replay.on"),
     Action("replay.on", "full_stop", "app.replay_skip(10)", "", "Go forward 10 s"),
@@ -139,7 +140,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action("replay.faster", "plus,equals_sign", "app.replay_speed(2)", "", "Double the speed; x64 at most"),
     Action("replay.failure", "E", "app.replay_failure", "failure", "Seek to the next failure and pause there"),
-    # Pools
+    # Actions of the list of pools
     Action("pools.open", "enter", "open", "open", "Open the run or pool"),
     Action("pools.new", "n", "new", "new", "Launch a script on a new pool"),
     Action("pools.again", "A", "launch_again", "run again", "Run the selected run again (edit first)"),
@@ -159,7 +160,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("pools.mark", "space", "mark", "mark", "Mark the pool for teardown"),
     Action("pools.turn", "R", "turn", "", "Reverse order; ← and → choose the column"),
     Action("pools.back", "escape", "back", "", "Clear the filter, then all marks"),
-    # Past runs
+    # Actions of the history of runs
     Action("history.open", "enter", "open", "open", "Open the run: its log, metrics and results"),
     Action("history.rerun", "A", "launch_again", "run again", "Run again (edit first)"),
     Action("history.find", "slash", "find", "find", "Filter runs by words; esc shows all"),
@@ -173,19 +174,19 @@ ACTIONS: tuple[Action, ...] = (
     Action("history.dismiss_all", "Z", "dismiss_all", "dismiss all", "Dismiss all listed failures", changes=True),
     Action("history.again", "r", "again", "", "Reload the ledger"),
     Action("history.back", "escape,q", "back", "back", "Clear the filter, then back to the pools"),
-    # Two runs side by side
+    # Actions of the comparison of two runs
     Action("compare.next", "n", "number(1)", "next metric", "Chart the next metric"),
     Action("compare.previous", "N", "number(-1)", "", "Chart the previous metric"),
     Action("compare.copy", "y", "copy", "copy", "Copy all rows"),
     Action("compare.back", "escape,q", "back", "back", "Back to the past runs"),
-    # Leftovers
+    # Actions of the leftovers screen
     Action("leftovers.open", "enter", "open", "open", "Open the pool, or scan resources of another ledger"),
     Action("leftovers.end", "X", "end", "delete", "Delete the leftovers of this pool", dangerous=True),
     Action("leftovers.end_all", "ctrl+x", "end_all", "delete all", "Delete all leftovers", dangerous=True),
     Action("leftovers.again", "r", "again", "refresh", "Scan the accounts again"),
     Action("leftovers.everywhere", "a", "everywhere", "all regions", "Scan all regions, or only regions used before"),
     Action("leftovers.back", "escape,q", "back", "back", "Back to the pools"),
-    # Hosts
+    # Actions of the hosts screen
     Action("hosts.again", "r", "again", "refresh", "Refresh the users of all GPUs"),
     Action("hosts.check", "enter", "check", "check", "Check whether the host is ready for pools"),
     Action("hosts.trust", "K", "trust", "host key", "Show the host's key; accept an unknown key", changes=True),
@@ -194,7 +195,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("hosts.rename", "f6", "rename", "rename", "Rename the group or host", changes=True),
     Action("hosts.remove", "X", "remove", "remove", "Remove the host or group", dangerous=True),
     Action("hosts.back", "escape,q", "back", "back", "Back to the pools"),
-    # Settings
+    # Actions of the settings screen
     Action(
         "settings.change",
         "enter",
@@ -206,7 +207,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("settings.forget", "X", "forget", "default", "Reset to default", changes=True),
     Action("settings.find", "slash", "find", "find", "Filter settings by words; esc shows all"),
     Action("settings.back", "escape,q", "back", "back", "Back to the pools"),
-    # Launch form
+    # Actions of the launch form
     Action("launch.launch", "ctrl+r", "launch", "launch", "Create the pool and launch", priority=True, changes=True),
     Action("launch.files", "ctrl+o", "files", "pick a script", "Pick a script or a packaged example"),
     Action("launch.python", "ctrl+n", "pythons", "", "Pick the Python that loads the script"),
@@ -222,7 +223,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("launch.plan_down", "pagedown", "scroll_plan(1)", "", "Scroll the plan down"),
     Action("launch.plan_up", "pageup", "scroll_plan(-1)", "", "Scroll the plan up"),
     Action("launch.back", "escape", "back", "back", "Back without launching"),
-    # Pool and run
+    # Actions of the screen with a pool and a run
     Action(
         "run.previous_rank", "left_square_bracket", "step_rank(-1)", "rank", "Previous rank", partner="run.next_rank"
     ),
@@ -277,7 +278,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.down", "X", "down", "tear down", "Tear the pool down", dangerous=True),
     Action("run.back", "escape", "back", "close", "Close search, filter, added log or zoom; then back to the pools"),
     Action("run.leave", "q,backspace", "leave", "back", "Back to the pools"),
-    # Ranks and nodes
+    # Actions of lists of ranks and nodes
     Action("panel.up", "up,k", "step(-1)", "", "Up; in metrics, the metric above"),
     Action("panel.down", "down,j", "step(1)", "", "Down; in metrics, the metric below"),
     Action("panel.left", "left,h", "sideways(-1)", "", f"Left{_SIDEWAYS}"),
@@ -287,12 +288,12 @@ ACTIONS: tuple[Action, ...] = (
     Action("panel.first", "home,g", "edge(0)", "", "First"),
     Action("panel.last", "end,G", "edge(-1)", "", "Last"),
     Action("panel.open", "enter", "open", "open", "Open: rank's log, node's messages; reverse order of trials"),
-    # Metrics
+    # Actions of the charts of metrics
     Action("metrics.charts", "I", "charts", "one chart", "Chart all metrics, or only the selected one"),
     Action("metrics.scale", "b", "scale", "scale", "Switch between automatic, logarithmic and linear scale"),
     Action("metrics.axis", "m", "axis", "x axis", "Switch the x axis between step and time"),
     Action("metrics.smooth", "x", "smooth", "smooth", "Smooth the lines; raw values stay visible behind them"),
-    # Log pane
+    # Actions of a focused log
     Action("log.up", "up,k", "move(-1)", "", "Up a line"),
     Action("log.down", "down,j", "move(1)", "", "Down a line"),
     Action("log.page_up", "pageup", "page(-1)", "", "Page up"),
@@ -303,12 +304,12 @@ ACTIONS: tuple[Action, ...] = (
     Action("log.end", "end,G", "follow", "", "Go to the newest line, and follow"),
     Action("log.left", "left,h", "sideways(-1)", "", "Left"),
     Action("log.right", "right,l", "sideways(1)", "", "Right"),
-    # Errors
+    # Actions of the screen with failures
     Action("errors.log", "enter", "log", "log", "Open the selected rank's log"),
     Action("errors.copy", "y", "copy", "copy", "Copy the traceback"),
     Action("errors.editor", "O", "editor", "editor", "Open the traceback in your editor"),
     Action("errors.back", "escape,q,e", "back", "back", "Back"),
-    # Stacks
+    # Actions of the screen with stacks
     Action("stacks.log", "enter", "log", "log", "Open the log of the selected rank (default: first rank)"),
     Action("stacks.again", "r", "again", "refresh", "Refresh the stacks"),
     Action("stacks.threads", "a", "threads", "all threads", "Show all threads, or only those that run the function"),
@@ -324,22 +325,22 @@ ACTIONS: tuple[Action, ...] = (
     Action("stacks.copy", "y", "copy", "copy", "Copy all stacks"),
     Action("stacks.save", "S", "save", "save", "Save all stacks to a file"),
     Action("stacks.back", "escape,q,s", "back", "back", "Back"),
-    # File picker
+    # Actions of the file picker
     Action("files.up", "up", "step(-1)", "", "Up"),
     Action("files.down", "down", "step(1)", "", "Down"),
     Action("files.back", "escape", "close", "back", "Back without choosing"),
-    # Presets, which are shown in a picker
+    # Actions of the picker of presets
     Action(
         "presets.delete", "ctrl+x", "delete", "", "Delete the preset under the cursor", dangerous=True, priority=True
     ),
-    # Drop-down lists
+    # Actions of drop-down lists
     Action("choice.open", "enter,space", "show_overlay", "", "Open the list; enter chooses, esc closes it"),
-    # Check boxes
+    # Actions of rows of check boxes
     Action("toggles.previous", "left,h", "move(-1)", "", "Previous box"),
     Action("toggles.next", "right,l", "move(1)", "", "Next box"),
     Action("toggles.switch", "space,enter", "switch", "", "Toggle the box"),
     Action("fold.toggle", "enter,space", "toggle_collapsible", "", "Expand or collapse the section"),
-    # Dialogs: keys of all dialogs, then keys of some
+    # Actions of all dialogs, then actions of single dialogs
     Action("dialog.close", "escape", "close", "", "Close without choosing"),
     Action("dialog.previous", "left,up", "go(-1)", "", "Previous button (shift+tab too)"),
     Action("dialog.next", "right,down", "go(1)", "", "Next button (tab too)"),
@@ -350,14 +351,14 @@ ACTIONS: tuple[Action, ...] = (
     Action("help.down", "j", "scroll(1)", "", "Down a line (↓ too)"),
     Action("teardown.close", "q", "close", "", "Close; a started teardown continues"),
     Action("jump.close", "escape", "close", "", "Cancel the jump; any unlisted key does too"),
-    # Unknown host key: letters that accept it must not be pressed by accident by a user who types while the dialog
-    # opens
+    # Actions of the dialog about an unknown host key. A user may be typing when the dialog opens, so no common letter
+    # may accept the key.
     Action("hostkey.refuse", "escape,q", "answer(False)", "refuse", "Reject the key; the pool's start fails"),
     Action("hostkey.accept", "K", "answer(True)", "accept", "Accept the key and save it as known"),
 )
 
 
-# IDs of the most useful actions, by focused part. The hint line shows as many actions of a row as fit.
+# IDs of the most useful actions, by focused part of a screen. The hint line shows as many of a row's actions as fit.
 HINTS: Mapping[str, tuple[str, ...]] = {
     "pools": ("pools.open", "pools.new", "pools.demo", "pools.again", "pools.launch"),
     "pools.words": ("pools.back",),
@@ -377,7 +378,7 @@ HINTS: Mapping[str, tuple[str, ...]] = {
     "files": ("files.back",),
     "hostkey": ("hostkey.refuse", "hostkey.accept"),
 }  # fmt: skip
-# Actions whose hints are always shown, at the end of the line.
+# Actions that are always shown, at the end of the hint line.
 GLOBAL_HINTS = (
     "pools.down", "run.down", "leftovers.end", "leftovers.end_all",
     "pools.quit", "run.leave", "errors.back", "stacks.back", "leftovers.back", "hosts.back",
@@ -471,7 +472,7 @@ if __name__ == "__main__":
     sys.stdout.write(keys_page())
 
 
-# Pairs of scopes that are active at the same time: that of the focused widget and that of its screen.
+# Pairs of scopes whose keys apply at the same time: the scope of a focused widget, and the scope of its screen.
 CONCURRENT_SCOPES = (
     *(("app", scope) for scope in SCOPES if scope != "app"),
     *(("panel", scope) for scope in ("pools", "history", "leftovers", "hosts", "settings", "run", "errors", "stacks")),
@@ -480,7 +481,7 @@ CONCURRENT_SCOPES = (
     *(("launch", scope) for scope in ("choice", "toggles", "fold")),
     *(("dialog", scope) for scope in ("help", "files", "teardown", "hostkey")),
 )
-# Keys that cannot be bound. For the first three, terminals send the same bytes as for enter or tab.
+# Keys that users cannot bind. For the first three keys, terminals send the same bytes as for enter or tab.
 RESERVED_KEYS = {
     "ctrl+j": "is the same as enter in a terminal",
     "ctrl+m": "is the same as enter in a terminal",
@@ -503,13 +504,13 @@ def resolve_keymap(requested: Mapping[str, str]) -> tuple[dict[str, str], list[s
     keymap: dict[str, str] = {}
     refused: list[str] = []
     for given, text in requested.items():
-        # Convert IDs of earlier releases.
+        # Convert action IDs that earlier releases used.
         id = re.sub(r"\bnumbers\b", "metrics", re.sub(r"^(pools\.)?sweep\b", r"\1leftovers", given))
         if id not in _BY_ID:
             near = get_close_matches(id, _BY_ID, 1)
             refused.append(f"keys.{id}: unknown action{f'; did you mean {near[0]}?' if near else ''}")
             continue
-        # A single comma is the comma key, not a separator.
+        # A text that is just a comma means the comma key, although commas separate keys.
         keys = [_textual_key(",")] if text.strip() == "," else [_textual_key(key.strip()) for key in text.split(",")]
         wrong = [reason for key in keys if (reason := _key_error(key))]
         if wrong:

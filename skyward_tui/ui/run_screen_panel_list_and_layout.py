@@ -44,7 +44,7 @@ class PanelSpec:
     place: str = "bottom"
 
 
-# In the order of preference for each place.
+# All panels of the run screen. If several panels compete for a place, the first of them with content gets the place.
 PANELS: tuple[PanelSpec, ...] = (
     PanelSpec(
         "ranks", 1, "ranks", "Go to the ranks", "skyward_tui.panels.rank_states_and_heat_map:RanksPanel",
@@ -107,20 +107,21 @@ PANELS: tuple[PanelSpec, ...] = (
     ),
 )  # fmt: skip
 
-HOME_PANEL = "log"  # focused by default, and when the user opens a rank's log
-STARTUP_PANEL = "phases"  # focused while a pool starts, until its first run starts
+HOME_PANEL = "log"  # ID of the panel that has the focus by default, and after the user opens a rank's log
+STARTUP_PANEL = "phases"  # ID of the panel that has the focus from the start of a pool until its first run starts
 
 Box = tuple[int, int, int, int]
 """Column, row, width and height of a panel in cells."""
-WIDE = 140  # cells; a wider screen has a wider left column
+WIDE = 140  # cells; a screen at least this wide has a wider left column
 SIDE, SIDE_WIDE = 46, 56
-LEAST_COLUMNS, LEAST_ROWS = 16, 4  # minimum cells of a panel
-CENTRE_SHARE = 0.45  # minimum share of the screen's rows for the first panel of the centre
-TOP_SHARE = 0.6  # minimum share of the rows above the bottom panels for the same panel
-CHROME_ROWS = 3  # rows of the screen that are not part of the grid
-USUAL_ROWS, MOST_ROWS = 8, 14  # rows of a panel that can use any number, and maximum rows of a panel below others
-FREE_ROWS = 6  # minimum free rows of the left column for another panel in it
-TALL = 26  # minimum rows above a panel that has a row of its own
+LEAST_COLUMNS, LEAST_ROWS = 16, 4  # minimum width and minimum height of a panel, in cells
+CENTRE_SHARE = 0.45  # minimum height of the upper panel in the centre, as a share of the screen's rows
+TOP_SHARE = 0.6  # minimum height of the upper panel in the centre, as a share of the rows above the bottom panels
+CHROME_ROWS = 3  # rows of the screen that do not belong to the grid of panels
+# rows of a panel that can use any number of rows; maximum rows of a panel below other panels
+USUAL_ROWS, MOST_ROWS = 8, 14
+FREE_ROWS = 6  # minimum number of free rows in the left column for one more panel in this column
+TALL = 26  # minimum rows that must remain above a panel that occupies a row of the grid by itself
 
 
 def place_panels(
@@ -144,7 +145,7 @@ def place_panels(
         return dict.fromkeys([active] if active in rows else [*rows][:1], (0, 0, width, height))
     needs = {name: max(LEAST_ROWS - 1, USUAL_ROWS if need is None else need) for name, need in rows.items()}
     column = _clamp((SIDE_WIDE if width >= WIDE else SIDE) + left, LEAST_COLUMNS, width - LEAST_COLUMNS)
-    is_split = len(centre) > 1  # the log is below the metrics, over the whole width
+    is_split = len(centre) > 1  # the metrics are shown above the log, which has the full width
     under = [*centre[1:], *low]
 
     def top_of(body: int) -> int:
@@ -154,7 +155,8 @@ def place_panels(
         wanted = share if is_split else body - min(MOST_ROWS, max(needs[name] for name in under))
         return _clamp(wanted - below, LEAST_ROWS, body - LEAST_ROWS)
 
-    spans_column = is_split and width >= WIDE and bool(more)  # the left column is as high as the grid
+    # whether the left column extends over the whole height of the grid
+    spans_column = is_split and width >= WIDE and bool(more)
     free = (height if spans_column else top_of(height)) - sum(needs[name] for name in side)
     beside = more[:1] if is_split and free >= FREE_ROWS else []
     bottom: dict[str, int] = {}
@@ -166,7 +168,7 @@ def place_panels(
     body = max(2 * LEAST_ROWS, height - sum(bottom.values()))
     top = top_of(body)
     boxes: dict[str, Box] = {}
-    # The left column: the last panel that can use any number of rows gets the free ones.
+    # In the left column, the last panel that can use any number of rows gets all free rows.
     tall = body if spans_column else top if is_split else body
     flexible = beside[0] if beside else side[0]
     column_rows = {name: needs[name] for name in [*side, *beside]}

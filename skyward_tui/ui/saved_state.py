@@ -14,7 +14,7 @@ from skyward_core.client import user_settings_and_app_state as settings
 
 NAME = "app"
 VERSION = 1
-MAX_CHARACTERS = 64 * 1024  # maximum characters of the file
+MAX_CHARACTERS = 64 * 1024  # maximum characters of the state file; a longer file is rejected as invalid
 
 
 ScreenState = Mapping[str, str | bool]

@@ -20,8 +20,8 @@ T = TypeVar("T")
 async def wait_shielded(future: Future[T]) -> T:
     """Wait for a future of the session. If the waiting task is cancelled, the operation continues."""
     shielded = asyncio.wrap_future(future)
-    # Retrieve the exception even if the waiting task was cancelled, because asyncio logs exceptions that are never
-    # retrieved.
+    # Mark the exception as retrieved even if the waiting task was cancelled, because asyncio logs an error for each
+    # exception that is never retrieved.
     shielded.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(shielded)
 

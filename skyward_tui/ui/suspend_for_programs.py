@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from skyward_core.client.user_settings_and_app_state import UserCommand
     from skyward_tui.app import SkywardApp
 
-# If the program fails, the shell waits for enter, because the app would paint over the error message. The shell ignores
-# ctrl+c, which is meant for the program.
+# If the program fails, the shell waits for enter, because the app would otherwise paint over the program's error
+# message. The shell ignores ctrl+c, which is meant for the program.
 _SHELL_WRAPPER = """trap : INT; "$@" || { printf '\\n(enter goes back to the app) '; read -r _; }"""
 
 
@@ -40,7 +40,7 @@ async def run_in_terminal(app: App[Any], *command: str) -> None:
         SuspendNotSupported: If the app has no terminal that it can release.
     """
     with app.suspend():
-        # the terminal sends ctrl+c to the app as well as to the program
+        # The terminal sends ctrl+c to the app and to the program. The app must ignore it.
         before = signal.signal(signal.SIGINT, lambda *_: None)
         process = None
         try:
@@ -85,8 +85,8 @@ def own_command(command: str, *words: str) -> Sequence[str]:
     return (sys.executable, "-P", "-c", _RUN, str(Path(__file__).parents[2]), command, *words)
 
 
-FOLDER = "paged"  # folder in the state folder
-DEFAULT_PAGERS = ("less", "more")  # used if $PAGER is not set
+FOLDER = "paged"  # name of the folder, below the state folder, with the temporary files of pagers
+DEFAULT_PAGERS = ("less", "more")  # pagers that are tried in this order if $PAGER is not set
 
 
 async def open_pager(app: SkywardApp, name: str, lines: Iterable[str]) -> None:
@@ -121,5 +121,5 @@ async def remove_stale_logs() -> None:
     from skyward_core.client.launch import job_and_shell_launch
     from skyward_core.model.errors import SkywardError
 
-    with suppress(SkywardError, OSError):  # the session reports problems of the state folder
+    with suppress(SkywardError, OSError):  # no error here, because the session reports problems of the state folder
         await run_in_daemon_thread(partial(job_and_shell_launch.remove_dead_folders, FOLDER))

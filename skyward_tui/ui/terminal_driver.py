@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from skyward_tui.app import SkywardApp
 
 
-STALLED_SECONDS = 0.3  # seconds; an ending app drops its output if the terminal accepts nothing for this long
+STALLED_SECONDS = 0.3  # seconds; while the app exits, output that the terminal does not accept for this long is dropped
 
 
 class Output:
@@ -41,8 +41,11 @@ class Output:
         self._works = True
         self._is_ending = False
         self._woken, self._wake = os.pipe()
-        with suppress(OSError):  # not a terminal, or one of another user: writing may block until the process is killed
-            # An open file of our own, because other programs share the terminal and expect its writes to block.
+        # If the output is not a terminal, or the terminal of another user, use the given descriptor, whose writes may
+        # block.
+        with suppress(OSError):
+            # Open the terminal again for non-blocking writes. The given descriptor must stay blocking, because other
+            # programs share it.
             self._number = os.open(os.ttyname(number), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK)
 
     def write(self, text: str) -> int:
@@ -94,10 +97,11 @@ class TerminalDriver(LinuxDriver):
         super().__init__(*args, **settings)
         self._output = Output(self._file.fileno() if self._file else 2, self._report_terminal_lost)
         self._file = cast(Any, self._output)
-        # If the terminal reports no size, Textual would use a default for the layout that differs from the driver's.
+        # If the terminal does not report its size, set a size here, because otherwise driver and layout would use
+        # different defaults.
         self._size = self._size or self._get_terminal_size()
         self.exit_event = _Exit(lambda: self.is_gone)
-        self._is_suspended = False  # whether ctrl+z has suspended the app
+        self._is_suspended = False  # whether ctrl+z has suspended the app to the shell
 
     @property
     def is_gone(self) -> bool:
@@ -143,7 +147,7 @@ class TerminalDriver(LinuxDriver):
             self._report_terminal_lost()
         elif self._is_suspended:
             super()._sigcont_application()
-        else:  # the app was stopped by SIGSTOP before it could restore the terminal
+        else:  # SIGSTOP has stopped the app before the app could restore the terminal
             self._loop.call_soon_threadsafe(self._restart_application_mode)
 
     def _restart_application_mode(self) -> None:

@@ -32,19 +32,19 @@ def muted(theme: Theme) -> str:
     return Color.parse(colors["background"]).blend(Color.parse(colors["foreground"]), 0.6, alpha=1.0).hex
 
 
-# Minimum contrast of text on each background. WCAG 2.2 (1.4.3) requires 4.5; a lower value is accepted for muted text.
+# Minimum contrast of text colours on each background. WCAG 2.2 (1.4.3) requires 4.5, but muted text may have less.
 MIN_CONTRAST = dict.fromkeys(("text-success", "text-warning", "text-error", "text-primary", "text-accent"), 4.5) | {
     "muted": 4.0
 }
 _BACKGROUNDS = ("background", "surface", "panel")
-# Hues of ranks in charts and lists, distinct from the colours of states. Themes with the terminal's own palette use
+# Hues of ranks in charts and lists; none equals the colour of a state. Themes with the terminal's own palette use
 # ``_ANSI_HUES`` instead.
 _HUES = ("#61b5f2", "#d98cd0", "#a5c94f", "#f0965a", "#a194f5", "#4fc3c9", "#e3cf57", "#f08aa5")
 _ANSI_HUES = ("bright_blue", "magenta", "green", "yellow", "cyan", "bright_magenta", "bright_green", "bright_cyan")
 RANK_HUES = len(_HUES)
 _HUE_NAMES = ("rank-a", "rank-b", "rank-c", "rank-d", "rank-e", "rank-f", "rank-g", "rank-h")
-CURSOR_CONTRAST = 4.5  # minimum contrast of text on the cursor's background
-_HUE_CONTRAST = 3.0  # minimum contrast of graphics, WCAG 2.2 (1.4.11)
+CURSOR_CONTRAST = 4.5  # minimum contrast of text on the background of the cursor (WCAG 2.2, 1.4.3)
+_HUE_CONTRAST = 3.0  # minimum contrast of lines in charts (WCAG 2.2, 1.4.11)
 
 
 def contrast(one: Color, other: Color) -> float:
@@ -70,7 +70,7 @@ def ensure_contrast(variables: Mapping[str, str], *, ansi: bool) -> dict[str, st
         ansi: Whether the theme uses the terminal's own palette, whose colours are unknown.
     """
     if ansi:
-        # Black borders are invisible on a black terminal.
+        # The border is bright black, because a black border would be invisible on a black terminal.
         hues = {name: f"ansi_{hue}" for name, hue in zip(_HUE_NAMES, _ANSI_HUES, strict=True)}
         return dict(variables) | {"border-blurred": "ansi_bright_black"} | hues
     behind = [Color.parse(variables[name]) for name in _BACKGROUNDS]
@@ -98,7 +98,7 @@ def _lowest_contrast(color: Color, behind: list[Color]) -> float:
     return min(contrast(color, each) for each in behind)
 
 
-UNCOLOURED = "ansi-dark"  # base theme for output without colours, because few of its widgets have a background
+UNCOLOURED = "ansi-dark"  # name of Textual's theme for output without colours; few of its widgets have a background
 
 SKYWARD = Theme(
     name="skyward",
@@ -189,7 +189,7 @@ def read_style_sheet(module: str, name: str = "") -> str:
     return path.with_stem(name or path.stem).with_suffix(".tcss").read_text("utf-8")
 
 
-_GREY = 8  # index of muted text in the terminal's palette
+_GREY = 8  # index of the colour of muted text in the terminal's palette (bright black)
 
 
 class ColourRemover(LineFilter):

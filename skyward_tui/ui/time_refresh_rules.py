@@ -14,7 +14,7 @@ from skyward_tui.text.number_time_and_run_state_format import LAST_MINUTES, next
 if TYPE_CHECKING:
     from skyward_core.views.pool_view import PoolView
 
-IDLE_SECONDS = 10  # seconds; interval at which displayed ages and costs of idle pools are redrawn
+IDLE_SECONDS = 10  # seconds between two updates of displayed ages and costs while no timer runs
 
 
 def refresh_token(pools: Iterable[PoolView], now: float) -> int:

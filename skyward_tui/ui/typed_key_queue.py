@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
 
-RECENT_SECONDS = 0.5  # seconds after a key during which it may still have effects
-PATIENCE = 1.0  # seconds; longest wait for pending messages, so that a hanging handler does not block all keys
-OPENING_PATIENCE = 5.0  # seconds; longest wait until a new screen is ready
+RECENT_SECONDS = 0.5  # seconds after a key press during which the key may still have effects
+# seconds; longest wait until the effects of a key are handled, so that a hanging handler does not block all later keys
+PATIENCE = 1.0
+OPENING_PATIENCE = 5.0  # seconds; longest wait until a new screen can receive keys
 
 
 class KeyQueue:
@@ -41,8 +42,8 @@ class KeyQueue:
         self._queue: deque[Event] = deque()
         self._task: asyncio.Task[None] | None = None
         self._handled_at = float("-inf")
-        self._target: DOMNode | None = None  # widget to which the last key was sent
-        self._screen: Screen[Any] | None = None  # active screen when the last key was sent
+        self._target: DOMNode | None = None  # widget that received the last key
+        self._screen: Screen[Any] | None = None  # screen that was active when the last key was sent
 
     async def enqueue(self, event: Event) -> None:
         """Dispatch a key as soon as earlier keys have been handled; immediately if there are none."""
@@ -54,7 +55,7 @@ class KeyQueue:
         return None
 
     async def _dispatch(self, event: Event) -> None:
-        if not self._app.screen_stack:  # the app is exiting
+        if not self._app.screen_stack:  # the app is exiting, so keys have no target
             return
         self._screen = self._app.screen
         self._target = self._app.focused or self._screen
@@ -66,7 +67,7 @@ class KeyQueue:
             while self._queue:
                 await self._wait_until_handled()
                 if not await self._flush(self._app, lambda: self._dispatch(self._queue.popleft())):
-                    self._queue.clear()  # the app is exiting
+                    self._queue.clear()  # the app is exiting, so the remaining keys are dropped
         finally:
             self._task = None
 
@@ -75,15 +76,16 @@ class KeyQueue:
         if self._target is None:
             return
         pumps: list[MessagePump] = [*self._target.ancestors_with_self]
-        if self._app not in pumps:  # the widget was removed from its screen
+        # the widget is no longer part of a screen, so the list of its ancestors lacks the app
+        if self._app not in pumps:
             pumps.append(self._app)
         try:
             async with asyncio.timeout(PATIENCE):
-                # In the first pass, the key bubbles up to the app. In the second pass, the messages that the key caused
-                # are handled.
+                # During the first pass, the key bubbles up to the app. During the second pass, the messages that the
+                # key has caused are handled.
                 for pump in (*pumps, *pumps):
                     await self._flush(pump)
-                    await self._flush(pump)  # handles messages that the widget posted to itself
+                    await self._flush(pump)  # a second time, for messages that the widget has posted to itself
         except TimeoutError:
             return
         if (screen := self._app.screen) is not self._screen:
@@ -106,7 +108,8 @@ class KeyQueue:
             finally:
                 done.set()
 
-        # Prefer a method to a new function, because Textual inspects the signature of a method only once.
+        # Use a bound method instead of a new function if possible, because Textual inspects the signature of a method
+        # only once.
         callback = done.set if act is None else act_then_notify
         if is_open := pump.post_message(events.Callback(callback=callback)):
             await done.wait()

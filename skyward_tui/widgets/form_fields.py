@@ -78,7 +78,8 @@ class Toggles(Widget, can_focus=True):
         for place, ((name, label), (_, y)) in enumerate(zip(self.options, self._places(), strict=True)):
             here = self.has_focus and place == self._cursor
             style = "$block-cursor-foreground on $block-cursor-background bold" if here else ""
-            # The last box of a row gets no separator, because the row may be full.
+            # Separators are written before a box: a newline at the start of a row, otherwise two blanks. So a full row
+            # gets no separator at its end.
             parts.append(("\n" * (y - row) if y > row else "  " if place else "", ""))
             is_on = name in self.chosen
             parts.append((f"[{'x' if is_on else ' '}] {label}", style or ("$text-success" if is_on else "")))

@@ -80,7 +80,7 @@ class Canvas:
     def fill(self, owner: int) -> None:
         """Fill the area below the drawn lines, without changing the colours of the lines."""
         for column in range(self.width):
-            below = 0  # dots of this column that are below a drawn dot
+            below = 0  # braille dots to set in the next row, because they are below a drawn dot
             for cells, owners in zip(self._cells, self._owners, strict=True):
                 dots = below
                 for half in _DOTS:
@@ -214,8 +214,8 @@ def curve(points: Points, width: int, height: int, *, part_of: Span | None = Non
     canvas.draw_line(points, 1)
     if part_of is not None:
         canvas.fill(1)
-    # Blanks are separate pieces. A fallback font may have braille dots of another width, and in SVG exports a single
-    # piece would be stretched over the whole row.
+    # Blanks are separate segments. A fallback font may have a different width for braille characters, and an SVG export
+    # would stretch a single segment over the whole row.
     return [
         Content.assemble(*((text, "$text-primary" if owner else "") for text, owner in canvas.runs(row)))
         for row in range(height)
@@ -226,7 +226,8 @@ class MetricsChart:
     """Chart of a run's first metric that is not a counter, with a title line. It shows the median over all ranks."""
 
     def __init__(self) -> None:
-        self._band: tuple[object, IncrementalBand] = (None, IncrementalBand())  # key of the cached band, and the band
+        # cache key of the band, and the band over all ranks
+        self._band: tuple[object, IncrementalBand] = (None, IncrementalBand())
 
     def rows(self, metrics: MetricStore, whose: object, run: str, width: int, height: int) -> list[Content]:
         """Return the title and ``height`` rows of the chart; empty without metrics.
@@ -254,7 +255,7 @@ class MetricsChart:
         return [head, *drawn]
 
 
-SCALE = 9  # cells of the scale to the left of a chart
+SCALE = 9  # cells of the y axis to the left of a chart
 
 
 def scaled(curves: Sequence[Points], styles: Sequence[str], width: int, height: int) -> list[Content]:
@@ -285,7 +286,7 @@ def framed(canvas: Canvas, low: str, high: str, begin: str, end: str) -> Iterato
 
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-LABEL = 8  # maximum cells of a tick's label
+LABEL = 8  # maximum cells of the label of a tick
 
 
 def short_number(value: float, step: float = 0.0) -> str:
@@ -359,7 +360,7 @@ def framed_ticks(
         text = labels.get(row)
         yield [(f"{text or '':>{margin - 1}}{'│' if text is None else '┤'}", -1), *canvas.runs(row)]
     axis = "─" * canvas.width
-    free = 0  # first cell after the last label
+    free = 0  # first cell after the last label, where the next label may begin
     for value, label in x:
         at = max(0, min(canvas.dot_column(value) >> 1, canvas.width - len(label)))
         if at >= free:
@@ -371,17 +372,19 @@ def framed_ticks(
 Line = Sequence[tuple[float, float]]
 """Points (Unix time, value), oldest first."""
 
-# up to this number of ranks, each has its own line; more ranks are drawn as one band, because lines would overlap
+# up to this number of ranks, a chart has one line per rank; more ranks are drawn as one band, because lines would
+# overlap
 RANKS_DRAWN = 8
-BAND = -2  # hue of the edges of a band
-PLAIN = -1  # hue of lines that belong to no rank
-AUTO_LOG = 100.0  # ratio of maximum and minimum above which a scale is logarithmic by default
-RANKS_ANEW = 32  # up to this number of ranks, a band is recomputed each time, which takes a few milliseconds
-# mean rise or fall of a line per column, as a share of the chart's height, above which the line counts as noisy
+BAND = -2  # hue number of the edges of a band
+PLAIN = -1  # hue number of lines that do not belong to a rank, such as a median
+AUTO_LOG = 100.0  # a scale is logarithmic by default if the maximum is more than this many times the minimum
+# up to this number of ranks, the band over all ranks is computed from scratch, which takes a few milliseconds
+RANKS_ANEW = 32
+# A line counts as noisy if, on average, it rises or falls per column by more than this share of the chart's height.
 NOISE = 0.125
-LEAST_NOISY = 24  # number of values; a line with fewer values never counts as noisy
-BIN_COLUMNS = 6  # columns of a group of values, if a line is noisy and the group's median is drawn
-SMOOTHING = 0.9  # weight of the earlier values in the moving average
+LEAST_NOISY = 24  # minimum number of values of a line that can count as noisy
+BIN_COLUMNS = 6  # columns per group of values: of a noisy line, the median of each group is drawn
+SMOOTHING = 0.9  # weight, from 0 to 1, of the earlier values in the moving average
 
 
 class Chart(NamedTuple):
@@ -439,7 +442,8 @@ class StepAxis:
         """Return the last time at which the step was at most ``position``."""
         steps = self._steps
         place = bisect_right(steps, position) - 1
-        if place + 1 < len(steps) and any(step <= position for step in steps[place + 1 :]):  # the run was restarted
+        # a later step is smaller, because the run was restarted
+        if place + 1 < len(steps) and any(step <= position for step in steps[place + 1 :]):
             place = max(place for place, step in enumerate(steps) if step <= position)
         return self._at[max(0, place)]
 
@@ -556,7 +560,7 @@ def trace_line(trace: Trace, columns: int = 0) -> Line:
     for begin in range(0, len(at), size):
         group = values[begin : begin + size]
         total = sum(group)
-        if total - total != 0:  # a value is not finite
+        if total - total != 0:  # the sum is not finite, so a value of this group is not finite
             found += zip(at[begin : begin + size], group, strict=True)
         else:
             ends = (min(group), max(group)) if group[0] <= group[-1] else (max(group), min(group))

@@ -84,7 +84,8 @@ class Breadcrumbs(Chrome):
             [" ", *parts[place:], (here, "bold"), (self._mark, "$warning")] for place in range(1, len(parts) + 1, 2)
         ]
         trails = [Content.assemble(*each) for each in crumbs]
-        # Leave out breadcrumbs of the upper levels if the most important part of the state would not fit otherwise.
+        # If the most important part of the state does not fit beside all breadcrumbs, leave out breadcrumbs of the
+        # upper levels.
         left = next((each for each in trails if each.cell_length + 3 + least <= self.size.width), trails[0])
         room = self.size.width - left.cell_length - 3
         status = Content("")
@@ -167,7 +168,7 @@ class Panel(Vertical):
     """Box with a title."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "panel")
-    failure = _EMPTY  # error of the panel's worker, shown after the title
+    failure = _EMPTY  # error of the panel's background worker, shown after the panel's title
     _titles: tuple[Content, Content] | None = None
 
     def __init__(self, *children: Widget, title: str | Content = "", **more: Any) -> None:
@@ -183,11 +184,12 @@ class Panel(Vertical):
 
 
 LEAST_BAR, MOST_BAR = 10, 40
-_DATED = 120  # cells; a narrower line omits the recorded date
+_DATED = 120  # cells; a narrower status line leaves out the date of the recording
 
 
-DEMO = Path(__file__).parents[1] / "demo.skyrec"  # created by tests/demo
-DEMO_CAPTIONS = (  # (second of the recording, caption of at most 76 characters, to fit 80 columns)
+DEMO = Path(__file__).parents[1] / "demo.skyrec"  # recording of the demo; ``tests/demo`` generates this file
+# (second of the demo's recording, caption); captions have at most 76 characters, to fit a terminal of 80 columns
+DEMO_CAPTIONS = (
     (0, "A pool of 4 machines starts: 32 ranks, one for each simulated GPU."),
     (7, "train() runs on every rank. Charts show their metrics, the log their output."),
     (45, "The alert names a slow rank and its hot GPU: e goes there. E: next failure."),
@@ -280,11 +282,12 @@ class TextLine(Input):
     """Text input whose value may contain control characters, for example from pasted text or from a preset."""
 
     cursor_blink = reactive(False, init=False)
-    # In Textual's Input, a changed width of the text triggers a layout pass of the whole screen.
+    # Replaces the reactive of Textual's Input, with which each change of the text's width causes a layout pass of the
+    # whole screen.
     virtual_size = reactive(Size(0, 0))
 
     @property
-    def _value(self) -> Text:  # overrides the text that Textual paints
+    def _value(self) -> Text:  # overrides the property that supplies the text that Textual's Input paints
         if self.password:
             return super()._value
         return Text(sanitize_in_place(self.value), no_wrap=True, overflow="ignore", end="")

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from skyward_tui.app import SkywardApp
 
 
-REFRESH_SECONDS = 0.5  # seconds; minimum interval between updates of a busy pool
-_WRAPPED = 4  # maximum lines of one status text
+REFRESH_SECONDS = 0.5  # seconds; minimum interval between updates of the preview of a busy pool
+_WRAPPED = 4  # maximum lines over which one status text is wrapped
 _NODES = 4  # maximum rows for nodes that are not ready
-_STRIP = 4  # maximum rows for ranks
-_CHART = 6  # rows of the chart
-_LEAST_LOG = 4  # minimum rows of the log; if they do not fit, the chart is omitted
+_STRIP = 4  # maximum rows with one cell per rank
+_CHART = 6  # rows of the chart of the main metric
+_LEAST_LOG = 4  # minimum rows for the last log lines; if they do not fit, the chart is left out
 
 
 class PoolPreview(Widget, can_focus=False):

@@ -16,8 +16,8 @@ from skyward_core.util.safe_file_access import read_text
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.source_lookup_and_editor import MOST_BYTES, SourceFile, excerpt
 
-_MAX_GROUPS = 4  # maximum number of groups
-_LEAST = 3  # minimum lines for each shown group
+_MAX_GROUPS = 4  # maximum number of groups of stacks whose source is shown
+_LEAST = 3  # minimum lines of source for each shown group of stacks
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,8 @@ class StackCode(Widget, can_focus=False):
             self.refresh()
 
     def render(self) -> Content:
-        room = self.size.height + 1  # one more, because a blank line follows each group except the last
+        # A blank line follows each group except the last, so one more row counts as available.
+        room = self.size.height + 1
         positions = self._positions[: max(1, min(_MAX_GROUPS, room // (_LEAST + 2)))]
         lines: list[Content] = []
         for remaining, each in zip(range(len(positions), 0, -1), positions, strict=True):
@@ -59,7 +60,7 @@ class StackCode(Widget, can_focus=False):
         return Content("\n").join(lines)
 
 
-_NAMED = ("def", "class")  # keywords that precede the name of a definition
+_NAMED = ("def", "class")  # keywords after which the name of a function or class follows
 
 
 class ScriptCode(Widget, can_focus=False):
@@ -87,7 +88,7 @@ class ScriptCode(Widget, can_focus=False):
             if key != self._file_key:
                 text = read_text(path, errors="replace", most=MOST_BYTES)
                 self._lines, self._file_key = list(highlight_python(text)), key
-        except (OSError, ValueError):  # the file vanished or is not readable
+        except (OSError, ValueError):  # the file no longer exists or cannot be read
             self._lines, self._file_key = [], None
         if (shown := (self._file_key, line)) != self._shown:
             self._shown, self._line = shown, line
@@ -120,7 +121,8 @@ def highlight_python(text: str) -> Iterator[Content]:
                 last = end[1] if row == end[0] else len(lines[row - 1])
                 spans.setdefault(row, []).append((start[1] if row == start[0] else 0, last, style))
     except (tokenize.TokenError, SyntaxError, IndexError):
-        pass  # the lines before the error are coloured; the launch form reports the error itself
+        # if the source is invalid, only the lines before the error are highlighted; the launch form reports the error
+        pass
     for row, line in enumerate(lines, 1):
         content = Content(sanitize_line(line))
         for first, last, style in spans.get(row, ()) if content.plain == line else ():

@@ -20,11 +20,11 @@ from skyward_tui.text.state_styles import state_style
 from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width
 from skyward_tui.widgets.metric_charts import Points, scaled
 
-MOST_VALUES = 8  # maximum number of values shown per argument
+MOST_VALUES = 8  # maximum number of values of an argument that a chart shows
 MOST_CURVES = 32
-LEAST_CURVES = 6  # minimum rows of the chart with curves
-_BESIDE = 56  # width in cells of a block of rows; two blocks are shown side by side if both fit
-_VALUE, _MEAN = 12, 10  # column widths in terminal cells
+LEAST_CURVES = 6  # minimum rows of the chart with the curves of trials
+_BESIDE = 56  # width in cells of the chart of one argument; two such charts are shown side by side if both fit
+_VALUE, _MEAN = 12, 10  # widths in cells of the columns with an argument's value and with the mean
 
 
 class _ArgumentEffect(NamedTuple):
@@ -164,8 +164,8 @@ def _strip(each: _ArgumentEffect, span: tuple[float, float], room: int) -> list[
     ]  # fmt: skip
 
 
-MAX_COLUMN_WIDTH = 24  # maximum cells of a column, except the last one
-GAP = 2  # cells between columns
+MAX_COLUMN_WIDTH = 24  # maximum cells of each column except the last
+GAP = 2  # number of blank cells between two columns
 _UP, _DOWN = "▲", "▼"
 
 
@@ -179,7 +179,7 @@ class TrialLines:
         self._rows: list[TrialRow] = []
         self._cells: list[list[str]] = []
         self._widths: list[int] = []
-        self._right: set[int] = set()  # columns of numbers, which are aligned to the right
+        self._right: set[int] = set()  # indices of the columns with numbers, which are aligned to the right
         self._metrics, self._run, self._picture = MetricStore(), "", TrialCharts()
 
     def update(self, table: TrialTable, metrics: MetricStore, run: str, here: str = "") -> None:
@@ -270,14 +270,14 @@ class TrialLines:
         texts, trial = self._cells[index], self._rows[index]
         state = trial.state
         dim = "$muted" if state in ("collateral", "waiting") else ""
-        # by index: styles of the columns with the number and the outcome of the trial
+        # styles of the columns with the trial's number and with its outcome, by index of the column
         styles = {0: "bold", self._table.outcome_column: state_style(state).style}
         parts = [(self._cell(texts[at], at), styles.get(at, dim)) for at in self._visible_columns(width)]
         mark = ("▸", "$text-accent") if self._current_run and trial.run == self._current_run else (" ", "")
         return _cut([mark, *parts], width)
 
     def _cell(self, text: str, at: int) -> str:
-        if at == len(self._widths) - 1:  # the last column, with the result, takes the remaining width
+        if at == len(self._widths) - 1:  # the last column, which shows the result, gets the remaining width
             return text
         room = self._widths[at]
         return fit_width(text, -room if at in self._right else room) + " " * GAP

@@ -25,9 +25,9 @@ RowKey = tuple[str, tuple[object, ...]]
 Part = tuple[str, str]
 """Text, and its style."""
 
-# replaces the colours of the selected row, which may be unreadable on the background of the cursor
+# style of the selected row, instead of the row's own colours, which may be unreadable on the cursor's background
 CURSOR_STYLE = "$block-cursor-foreground on $block-cursor-background bold"
-_EMPTY = Content("\n")  # a blank line, because an empty text would render no line
+_EMPTY = Content("\n")  # a blank line; Textual renders an empty text as no line at all
 
 
 class PaintedLines(Widget, can_focus=True):
@@ -38,7 +38,7 @@ class PaintedLines(Widget, can_focus=True):
 
     _lines: list[Strip] | None = None
     _blank = Strip.blank(0)
-    _painted_for = Size(0, 0)  # size of the last paint; Textual may change the size before the resize event arrives
+    _painted_for = Size(0, 0)  # size at the last paint, to detect a new size before Textual's resize event arrives
 
     def paint(self, width: int, height: int) -> list[Strip]:
         """Return the lines to show."""
@@ -47,7 +47,8 @@ class PaintedLines(Widget, can_focus=True):
     def _lines_now(self) -> list[Strip]:
         if self._lines is None or self._painted_for != self.size:
             self._lines, self._painted_for = self.paint(*self.size), self.size
-            self._blank = Strip.blank(self.size.width, self.rich_style)  # Textual computes the style at each access
+            # stored, because Textual computes ``rich_style`` at each access
+            self._blank = Strip.blank(self.size.width, self.rich_style)
         return self._lines
 
     def render_line(self, y: int) -> Strip:
@@ -107,10 +108,8 @@ class VirtualList(PaintedLines, Generic[Row]):
 
     rows: Sequence[Row] = ()
     top = 0
-    _strips: tuple[object, dict[RowKey, list[Strip]]] = (
-        None,
-        {},
-    )  # rendered strips by row, valid for one width and style
+    # (width and style, rendered lines by row); discarded if the width or the style changes
+    _strips: tuple[object, dict[RowKey, list[Strip]]] = (None, {})
 
     def row_count(self, width: int) -> int:
         """Return the number of lines that the list can scroll through."""
@@ -165,8 +164,9 @@ class VirtualList(PaintedLines, Generic[Row]):
 
     def render_line(self, y: int) -> Strip:
         if self.text_selection is not None:
-            return Widget.render_line(self, y)  # Textual's method highlights the selected text
-        return super().render_line(y).apply_offsets(0, y)  # Textual needs the offsets when the user selects text
+            return Widget.render_line(self, y)  # Textual's own method highlights the selected text
+        # Textual needs the offset of each cell if the user selects text with the mouse
+        return super().render_line(y).apply_offsets(0, y)
 
     def notify_style_update(self) -> None:
         self._strips = (None, {})
@@ -197,11 +197,12 @@ class CursorList(VirtualList[Row]):
         sort_column: Name of the column that the rows are sorted by.
     """
 
-    TITLES: Mapping[str, str] = MappingProxyType({})  # titles of columns whose title is not just the name in capitals
+    # titles of columns, if the title differs from the column's name in capitals
+    TITLES: Mapping[str, str] = MappingProxyType({})
     SORT_COLUMNS: Sequence[str] = ()
     LARGEST_FIRST: Collection[str] = ()
-    MARGIN = 2  # cells before the first column
-    HIGHLIGHTS_ALWAYS = True  # whether the selected row is highlighted even if the list has no focus
+    MARGIN = 2  # cells to the left of the first column
+    HIGHLIGHTS_ALWAYS = True  # whether the selected row is highlighted even while the list does not have the focus
 
     cursor = 0
     note = ""
@@ -267,7 +268,7 @@ class CursorList(VirtualList[Row]):
         if event.chain == 2 and not await self.app.run_action("open", self):
             await self.app.run_action("open", self.screen)
 
-    # Columns
+    # Columns and sorting
 
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
         """Return name and width of each column. A negative width aligns to the right; None takes the remaining

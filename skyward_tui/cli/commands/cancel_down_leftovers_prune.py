@@ -108,7 +108,7 @@ def down(console: Console, pools: Sequence[str], everything: bool, yes: bool, di
                     console.note(f"error: pool {row.name} could not be torn down: {format_error(error)}")
                     status = errors.UNVERIFIED
                     continue
-                # saved before it is printed, because the client may be killed in between
+                # The receipt is saved before it is printed, because the client may be killed in between.
                 queue_receipt(session, row.key, receipt)
                 console.note(receipt_line(receipt))
                 receipts[row.token] = receipt

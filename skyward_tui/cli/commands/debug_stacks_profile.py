@@ -31,8 +31,9 @@ from skyward_tui.cli.pool_and_run_lookup import live_run, open_session, split_ra
 from skyward_tui.cli.shared_options_and_command_class import Duration, command
 from skyward_tui.file_export import profile_files, save_all
 
-POLL_SECONDS = 0.05  # seconds between two checks for keyboard input; short enough to feel immediate
-# after the end of the input, this many empty replies in a row mean that the debugger has printed everything
+POLL_SECONDS = 0.05  # seconds between two checks for keyboard input; short enough that the debugger responds at once
+# number of empty replies in a row, after the end of the user's input, that mean that the debugger has printed
+# everything
 MAX_EMPTY_REPLIES = 3
 
 

@@ -65,7 +65,8 @@ def debug_dump(console: Console, path: str | None) -> None:
     PATH is the zip file to write, by default a new file in the current folder. Existing files are not overwritten.
     Known secrets are masked. Check the file before you send it.
     """
-    from skyward_tui.file_export import require_absent, write_new  # late: imports the code for runs
+    # imported late, because most commands do not need this module, which imports the code for runs
+    from skyward_tui.file_export import require_absent, write_new
 
     target = Path(path or time.strftime("skyward-debug-%Y%m%d-%H%M%S.zip"))
     require_absent(target)
@@ -131,9 +132,9 @@ def diagnose(console: Console, pool: str) -> int:
 
 
 _CLOCK_FIX = "Run timedatectl on both, and synchronize the wrong clock: sudo timedatectl set-ntp true"
-MIN_FREE = 1e9  # bytes of the disk with logs and results; agents stop ranks on a full disk
-MAX_CLOCK_OFFSET = 5.0  # seconds; frames of slow links arrive later, and so make clocks appear to differ
-_RANK_ALERTS = ("nan", "stall", "straggler", "restarts")  # alerts that fail the check of ranks
+MIN_FREE = 1e9  # bytes; minimum free space on the disk with logs and results, because agents stop ranks on a full disk
+MAX_CLOCK_OFFSET = 5.0  # seconds; on a slow link, frames arrive late, so that clocks seem to differ although they agree
+_RANK_ALERTS = ("nan", "stall", "straggler", "restarts")  # kinds of alerts that make the check of ranks fail
 
 
 def check_pool(view: PoolView, now: float) -> Iterator[Check]:
@@ -215,7 +216,8 @@ def report_checks(found: Iterable[Check], console: Console, **more: Any) -> int:
         more: Other parts of the JSON object.
     """
     columns, checks = Columns(len("! warn"), len("open files")), list[Check]()
-    for c in found:  # printed one by one, because hosts that do not answer delay the last ones
+    # each check is printed as soon as it is done, because hosts that do not answer delay the last checks
+    for c in found:
         checks.append(c)
         if not console.as_json:
             glyph, color = _CHECK_LOOKS[c.state]

@@ -183,7 +183,7 @@ class JobCommand(PoolCommand):
             nodes: tuple[int, ...] = ()
             for number, step in enumerate(steps, 1):
                 detaches = detach and number == len(steps)
-                # Later steps run on the same nodes as the first step.
+                # All later steps of the job must run on the nodes of the first step.
                 task = replace(step, job=job, more=number < len(steps))
                 if nodes and isinstance(task.nodes, int):
                     task = replace(task, nodes=nodes)

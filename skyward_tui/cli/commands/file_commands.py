@@ -26,7 +26,7 @@ from skyward_tui.file_export import local_files_text
 from skyward_tui.text.json_output import fetch_json, file_json
 from skyward_tui.text.number_time_and_run_state_format import ago, count, date_time
 
-PROGRESS_SECONDS = 3.0  # seconds between progress notes
+PROGRESS_SECONDS = 3.0  # seconds between notes about the progress of a download
 
 
 @command()
@@ -157,11 +157,13 @@ def _copy_commands(
     session: Session, pool: PoolRow, places: Sequence[tuple[int, str]], patterns: Sequence[str]
 ) -> Iterator[str]:
     """Yield commands that copy the folders, or the files requested from them, that a teardown left on hosts."""
-    from skyward_core.client import ssh_host_groups_and_access  # late: this module imports asyncssh
+    from skyward_core.client import ssh_host_groups_and_access  # imported late, because this module imports asyncssh
 
     for node, folder in places:
-        with suppress(UsageError, OSError):  # without these commands, the receipt still names the folders
-            # The SSH configuration is named after the pool's key, because a new pool may have the same name.
+        # If the copy commands cannot be built, the receipt still names the folders.
+        with suppress(UsageError, OSError):
+            # The SSH configuration is named after the pool's unique key, because a new pool may have the name of an
+            # ended pool.
             file = ssh_host_groups_and_access.ssh_config(session.ledger, pool, node, pool.key)
             yield sanitize_line(copy_command(file, pool.key, node, folder, patterns))
 
@@ -197,7 +199,7 @@ def copy(console: Console, source: str, target: str) -> None:
     Either SRC or DST is POOL:PATH, or POOL:RANK:PATH for the node of that rank. PATH is relative to the home folder
     on the node.
     """
-    from skyward_core.client import node_file_copy  # late: these modules import asyncssh
+    from skyward_core.client import node_file_copy  # imported late, because these modules import asyncssh
     from skyward_tui.cli.commands.hosts_trust_shell_forward import find_node
 
     to, of = _NODE_PATH.fullmatch(target), _NODE_PATH.fullmatch(source)

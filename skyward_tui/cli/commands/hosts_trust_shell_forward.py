@@ -90,7 +90,8 @@ def forward(console: Console, target: str, ports: Sequence[str]) -> int:
         _check_free(here, there)
     node = find_node(pool, rank or 0, console)
     row, file = _ssh_target(pool, node, console)
-    # At INFO, ssh prints "channel 1: open failed" for each connection while no program listens on the port of the node.
+    # At its default log level INFO, ssh prints "channel 1: open failed" for each connection while no program listens on
+    # the node's port.
     words = ["ssh", "-F", str(file), "-N", "-o", "ExitOnForwardFailure=yes", "-o", "LogLevel=ERROR"]
     for here, there in pairs:
         words += ["-L", f"127.0.0.1:{here}:127.0.0.1:{there}"]
@@ -112,7 +113,8 @@ def _check_free(here: int, there: int) -> None:
     printed.
     """
     with socket.socket() as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ssh does
+        # ssh sets the same option, so this check and ssh agree on which ports are free
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             tried.bind(("127.0.0.1", here))
         except OSError as error:
@@ -165,7 +167,8 @@ def hosts(console: Console, names: Sequence[str]) -> int:
         for cells, color in () if console.as_json else _rows(seen, groups):
             console.print_line(columns.line(cells), color)
 
-    found = ssh_host_groups_and_access.list_gpu_use(selected, print_host)  # prints each host as soon as it answers
+    # ``print_host`` prints each host as soon as the host answers
+    found = ssh_host_groups_and_access.list_gpu_use(selected, print_host)
     as_json = ssh_host_groups_and_access.as_json
     console.result({"hosts": [as_json(each) | {"groups": _groups_of(each.host, groups)} for each in found]})
     return errors.OK if all(each.reached for each in found) else errors.FAILED

@@ -90,7 +90,7 @@ class RunNotifier:
 
     def notify(self, notification: Notification) -> None:
         """Send a notification, with the duration of this command; return at once."""
-        # Measured from the start of the command, not of the run, because the user also waited for the pool.
+        # The duration counts from the start of the command, not of the run, because the user also waited for the pool.
         waited = time.monotonic() - self._started_at
         self._notifier.notify_unless_seen(notification._replace(seconds=waited), True, waited)
 
@@ -116,7 +116,8 @@ class TrialReporter:
         self._sheet = sheet
         self._ended_tasks: set[int] = set()
         self._run = ""
-        self._early: list[tuple[str, Outcome]] = []  # outcomes that arrived before the sweep's run ID was known
+        # (run ID, outcome) of tasks that ended before the ID of the sweep's run was known
+        self._early: list[tuple[str, Outcome]] = []
 
     def set_run(self, run: str) -> None:
         """Set the run ID of the sweep, and report the outcomes that arrived earlier."""
@@ -201,7 +202,8 @@ def show_trials(run: RunView, found: TrialTable, console: Console, sort: str | N
     """
     rows = sorted_rows(found, sort)
     console.print_table(trial_cells(found, rows), [1, *(COLORS.get(row.state) for row in rows)], clipped=True)
-    for line in failure_lines(run) if run.kind == "sweep" else ():  # a run of a sweep by gangs contains only one trial
+    # in a sweep by gangs, each trial has its own run, so the failure of one run does not describe the sweep
+    for line in failure_lines(run) if run.kind == "sweep" else ():
         console.note(line)
 
 
@@ -233,7 +235,8 @@ def trial_cells(found: TrialTable, rows: list[TrialRow]) -> list[tuple[str, ...]
 
 T = TypeVar("T")
 
-NEXT_STEP_SECONDS = 15.0  # seconds to wait for the next step of a job; the nodes are reserved for it for 10 s
+# seconds to wait for the next step of a job; the agents reserve the nodes for the next step for 10 s
+NEXT_STEP_SECONDS = 15.0
 
 
 def run(
@@ -341,7 +344,8 @@ def attach(console: Console, pool: str, watch: bool) -> int:
             console.result({"run": None, "pool": view.name} if last is None else run_json(last))
             return errors.OK
         if any(task.state == "lost" for task in running[-1].tasks.values()):
-            # Ranks that wait for lost peers hang until a client stops them. An observer cannot, so attach as a client.
+            # Ranks that wait for lost peers hang until a client stops them. Observers cannot stop ranks, so attach as a
+            # client.
             session.attach(row.key).result()
         caller = RunNotifier(console)
         job = PoolCommand(
@@ -388,7 +392,8 @@ class PoolCommand:
         self.console = console
         self.follower = Follower(console)
         self.pool = pool
-        self.key = pool  # unique key of the pool, once it is known; "" while the pool is created
+        # unique key of the pool; the name given by the user until the key is known, "" while the pool is created
+        self.key = pool
         self.begun: Future[PoolView] | None = None
         self.is_owner = ours
         self.leave_pool = keep or not ours
@@ -398,13 +403,16 @@ class PoolCommand:
         self._own_run_ids: set[str] = set()  # IDs of all runs that this command started
         self.error: Exception | None = None
         self.launch_saved: Future[None] | None = None
-        self.detach_text = ""  # description of what a detach does; "" for the default
+        # for the question after ctrl-c: description of what a detach does; "" for the default text
+        self.detach_text = ""
         self.is_gang_sweep = False
-        self.trials: TrialTable | None = None  # table of a sweep that has ended
-        self._teardown: Future[Receipt] | None = None  # set on the session's thread when the run ends
-        self._is_interrupted = False  # if true, the end of the run does not start the teardown
+        self.trials: TrialTable | None = None  # table of the sweep's trials, once the sweep has ended
+        # future of the pool's teardown; set on the session's thread when the run ends
+        self._teardown: Future[Receipt] | None = None
+        # whether a signal has arrived, after which the end of the run no longer starts the teardown
+        self._is_interrupted = False
         self._deciding = threading.Lock()
-        self._is_shown = False  # whether the receipt was printed
+        self._is_shown = False  # whether the receipt of the teardown was printed
         if watch:
             self.follower.live = LiveStatus(console, self._status_rows)
 
@@ -467,17 +475,20 @@ class PoolCommand:
                 self.follower.wait(self.session.create(spec, begun=self.begun, request=request))
                 up = True
             else:
-                # Until the attach, ``self.key`` may be the pool's name: the key of a starting pool may be unknown.
+                # Until the attach returns, ``self.key`` may be the pool's name, because the key of a starting pool may
+                # be unknown.
                 self.key = self.follower.wait(self.session.attach(self.key)).key
                 self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
             status = work()
         except (Interrupted, KeyboardInterrupt):
             status = errors.INTERRUPTED
-            self.leave_pool &= up  # a pool whose start is incomplete is torn down
+            # after an interruption, a pool whose start is incomplete is torn down even with --keep
+            self.leave_pool &= up
         except SkywardError as error:
             self.error, status = error, errors.error_exit_code(error)
             self.leave_pool &= up
-            self.leave_pool |= isinstance(error, PoolExistsError)  # the existing pool belongs to another client
+            # the name belongs to a pool of another client, which must not be torn down
+            self.leave_pool |= isinstance(error, PoolExistsError)
             if self.notifier is not None and self.run is None:
                 reason = error_message(error)
                 self.notifier.notify(Notification("failed", self.pool, what="the start", detail=reason))
@@ -578,7 +589,7 @@ class PoolCommand:
         if begun.exception() is None:
             view = begun.result()
             self.key = view.key
-            if view.detail:  # this state was published before the subscription
+            if view.detail:  # the session published this state before the follower subscribed, so pass it on now
                 self.follower.on_event(PoolState(pool=view.name, state=view.state, detail=view.detail, hint=view.hint))
             self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
 
@@ -603,7 +614,7 @@ class PoolCommand:
                 if (step := self._wait_for_next_step(run)) is None:
                     return self._finish(errors.FAILED)  # the next step of the job did not start
                 self.run = run = step
-        except Interrupted:  # interrupted between two steps
+        except Interrupted:  # a signal arrived between two steps of the job
             return self._finish(errors.INTERRUPTED)
 
     def _continue_waiting(self, end: AttemptEnded) -> None:
@@ -632,7 +643,7 @@ class PoolCommand:
     def wait_and_report(self, run: RunView, detach: bool = False) -> int:
         """Wait until a run ends or a signal arrives. Print the report, and return the exit status."""
         if detach:
-            # Until its ranks have started, the run needs this client.
+            # The run needs this client until all its ranks have started, so detach only then.
             most = self.session.view(self.key).world_size if run.kind == "sweep" else run.total
             self.follower.wait_until(lambda: run.state != "running" or len(run.tasks) >= min(most, run.total))
             self._detach(run)
@@ -654,7 +665,7 @@ class PoolCommand:
         self.is_gang_sweep = True
         run = self._wait_for_launch(self.session.launch_sweep(self.key, tasks, sheet, request, joined=joined))
         view = self.session.view(self.key)
-        # Not through ``follower.wait``, which would print output of ranks before the IDs of our runs are stored.
+        # Do not use ``follower.wait``: it would print output of ranks before the IDs of this command's runs are known.
         board = self.session.trials(self.key, run).result()
         self._own_run_ids |= set(board.sheet.runs.values())
         many = count(len(tasks), "combination")
@@ -664,7 +675,7 @@ class PoolCommand:
 
         def on_run(event: RunOpened | RunEnded) -> None:
             notes.on_run_event(event)
-            # The live summary shows the newest active run.
+            # The live summary shows one run: the newest active one.
             active = (each for each in reversed(notes.views.values()) if each.state == "running")
             self.run = next(active, self.run)
 
@@ -707,7 +718,8 @@ class PoolCommand:
             self.follower.wait(self.session.cancel(self.key, run.id))
             self._report(self.follower.wait(ended) or self.run or run)
         except Interrupted:
-            self.leave_pool &= not self.is_owner  # after a second signal, the teardown also stops the runs
+            # after a second signal, the pool is torn down, which also stops its runs
+            self.leave_pool &= not self.is_owner
         return errors.INTERRUPTED
 
     def _ask_choice(self, what: str, interruption: Interrupted, leaving: str) -> Choice:
@@ -724,7 +736,8 @@ class PoolCommand:
             if not outlives_us:
                 asked = self.session.survives_exit(self.key, self.run.id if self.run is not None else "")
                 outlives_us = self.follower.wait(asked, heed=False)
-            with suppress(Interrupted):  # raised if the terminal is gone
+            # ``ask`` raises Interrupted if the terminal is gone; the default choice then applies
+            with suppress(Interrupted):
                 choice = self.follower.ask(what, outlives_us=outlives_us, leaving=leaving)
                 self.leave_pool = choice != "down"
         return choice
@@ -732,8 +745,9 @@ class PoolCommand:
     def _finish(self, status: int) -> int:
         """Tear the pool down unless it is to stay, print the final report, and return the exit status."""
         receipt: Receipt | None = None
-        if self.begun is not None:  # wait for the start, which may still create machines
-            with suppress(Exception):  # already handled as an error of the start
+        # a pool's start that is still in progress may create more machines, so wait for its end
+        if self.begun is not None:
+            with suppress(Exception):  # ``run_on_pool`` has already handled the error of the start
                 self._wait_uninterrupted(self.begun)
         with self._deciding:
             self._is_interrupted = True
@@ -751,7 +765,7 @@ class PoolCommand:
             else:
                 status = status if receipt.ok else errors.UNVERIFIED
         if receipt is not None:
-            # saved before it is printed, because the client may be killed in between
+            # The receipt is saved before it is printed, because the client may be killed in between.
             queue_receipt(self.session, self.key, receipt)
         try:
             self._report_end(receipt)
@@ -845,8 +859,8 @@ def _idle_end_text(view: PoolView) -> str:
     return f"\nits machines shut down {duration(seconds)} after the last run; unfetched results are lost then"
 
 
-# Options of ``run`` that also apply to a script with ``sky.app`` commands. Such a script configures everything else
-# itself.
+# Options of ``run`` that also apply to a script with ``sky.app`` commands. All other options are rejected, because such
+# a script configures its machines itself.
 SUPPORTED_OPTIONS = ("target", "arguments", "provider", "hosts", "settings", "nodes", "python", "debug")
 LIBRARY = "skyward_core"
 

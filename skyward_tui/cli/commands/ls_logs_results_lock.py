@@ -78,7 +78,8 @@ class CollapsedPrinter:
     def __init__(self, console: Console, world: int) -> None:
         self._console = console
         self._world = world
-        self._fold = LineFolder(sys.maxsize, similar=True)  # without limit, because printed lines are removed
+        # no limit on the number of lines, because printed lines are removed from the folder
+        self._fold = LineFolder(sys.maxsize, similar=True)
         self._held_lines = HeldLines(similar=True)
         self._unfinished_lines: dict[tuple[int, str, str], LineSplitter] = {}
         self._latest = 0.0
@@ -90,7 +91,8 @@ class CollapsedPrinter:
         self._hold(piece.rank, piece.stream, lines.split_lazily(piece.data), piece.at)
         if piece.at is not None:
             self._latest = piece.at
-        # Print lines older than JOIN_SECONDS: the clocks of nodes differ by less, so no line to merge can follow.
+        # Print lines that are more than JOIN_SECONDS older than the newest line. The clocks of nodes differ by less, so
+        # no line that is still to arrive can be merged with these lines.
         self._fold_lines(self._held_lines.release_until(self._latest - JOIN_SECONDS))
         self._print_rows(self._fold.release_settled(self._latest - JOIN_SECONDS))
 
@@ -130,7 +132,7 @@ def list_pools(console: Console, everything: bool) -> None:
     with open_session(console) as session:
         found = session.refresh(over=everything).result()
         results = [(session.ledger.pool(each.token).name, each) for each in session.retained_results()]
-        # Receipts that could not be printed when their pools ended are printed now, and only once.
+        # Print each receipt once, if it could not be printed when its pool ended.
         unshown = session.ledger.unprinted_receipts()
         for text in unshown.values():
             console.note(f"receipt that could not be printed before: {text}")
@@ -198,12 +200,13 @@ def results(console: Console, run: str, sort: str | None, diff: str | None, outp
         view, metrics = run_view(session.ledger, row), MetricStore()
         runs: Mapping[str, RunView] = {}
         if row.state == "running" and pool.ended_at is None:
-            # The ledger may be outdated. A pool that does not answer cannot provide a newer state.
+            # The run may have ended since the ledger was updated, so ask the pool. If the pool does not answer, show
+            # the state in the ledger.
             with suppress(PoolError):
                 live = session.observe(pool.key).result()
                 view, metrics, runs = live.runs.get(row.run, view), live.metrics, live.runs
         board = _trial_board(session, pool.key, view, sort)
-        # other runs of the sweep may still be active on the pool
+        # The shown run may have ended while other runs of its sweep are still active on the pool.
         if board is not None and board.sheet.gang and not runs:
             with suppress(PoolError):
                 runs = session.view(pool.key).runs
@@ -219,7 +222,8 @@ def results(console: Console, run: str, sort: str | None, diff: str | None, outp
         console.result(run_json(view) | ({} if trials is None else trials_json(trials, sorted_rows(trials, sort))))
     else:
         console.note(f"run {view.id}: {view.function} on pool {view.pool}, {view.state}")
-        if row.kind != "sweep":  # a run of a sweep by gangs has its own results
+        # in a sweep by gangs, each run has results of its own, which are shown above the table of trials
+        if row.kind != "sweep":
             show_run(view, console)
         if trials is not None:
             show_trials(view, trials, console, sort)
@@ -267,7 +271,7 @@ def logs(console: Console, run: str, follow: bool, collapse: bool) -> None:
         else:
             pieces = rank_output(ledger, row.run)
         if collapse:
-            for _ in pieces:  # fetches all new output before the printing starts
+            for _ in pieces:  # iterating saves all new output in the archive, from which ``merged_output`` reads
                 pass
             pieces = merged_output(ledger, row.run)
             ranks = 1 + max(session.run_logs(row.run).ranges, default=0)

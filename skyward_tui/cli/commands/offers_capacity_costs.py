@@ -50,7 +50,8 @@ def buy(console: Console, offering: str, price: float | None, settings: Sequence
     confirmed = _ask_price(block, price, console)
     try:
         found = offers_and_block_purchases.buy(block, confirmed, texts)
-    except Unreachable as error:  # it is unknown whether the purchase succeeded
+    # the request was sent, but without an answer it is unknown whether AWS sold the reservation
+    except Unreachable as error:
         console.report_error(error)
         return errors.UNVERIFIED
     console.note(f"bought reservation {found.id}. When it starts, use it with sky.AWS(reservation={found.id!r})")
@@ -196,7 +197,8 @@ def offers(
 
 def _show_blocks(console: Console, requirements: MachineRequirements, nodes: int, hours: int) -> int:
     """Print the table of capacity blocks."""
-    # --max-hourly limits the hourly price of the block, so machines are not filtered by their own price.
+    # Drop --max-hourly from the search for machines, because here it limits the hourly price of the block, not of the
+    # machine.
     asked = replace(requirements, allocation="on-demand", max_hourly=None)
     most = requirements.max_hourly
     found = [
@@ -227,7 +229,7 @@ _HEAD = (
 def _offer_row(markets: dict[str, Offer]) -> Sequence[str]:
     best = next(iter(markets.values()))
     spot = markets.get("spot")
-    # Earlier spot prices; disk and address are added, as in the current price.
+    # Range of earlier spot prices. The prices of disk and address are added, as in the displayed current price.
     lately = "–".join(money(each + spot.beside_hourly) for each in (spot and spot.lately) or ()) if spot else ""
     of_each = f" {best.memory_each_gb:.0f} GB" if best.memory_each_gb else ""
     return (
@@ -269,7 +271,8 @@ def costs(console: Console, since: float, by: str) -> None:
     """
     began = max(0.0, time.time() - since)
     with open_session(console) as session:
-        note_unreachable(session, console)  # this also records the end of pools that shut themselves down
+        # probing the pools also records the end of pools that have shut themselves down
+        note_unreachable(session, console)
     found = add_up(began)
     if console.as_json:
         sums = {"functions": dict(found.by_function), "days": dict(found.by_day)}

@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.launch_records_and_script_state import CommandRecord, JobRecord, ShellRecord
 
 
-SHOWN = 100  # maximum number of runs listed without --all
-METRIC_COLUMNS, ARGUMENT_COLUMNS = 4, 3  # maximum numbers of columns for metrics and for arguments
+SHOWN = 100  # maximum number of runs that ``history`` lists without --all
+METRIC_COLUMNS, ARGUMENT_COLUMNS = 4, 3  # maximum numbers of columns for metrics and for arguments in the table of runs
 RECORDING_SUFFIX = ".skyrec"
 PATIENCE = 30.0  # seconds; time limit of a search in logs without --all
 
@@ -219,7 +219,7 @@ def note(console: Console, run: str, text: str | None) -> None:
 _OUTCOMES = {"done": "returned", "failed": "raised", "lost": "lost", "cancelled": "collateral"}
 
 
-LEAST = 12  # minimum width of each side in cells, on a narrow terminal
+LEAST = 12  # minimum width in cells of each of the two compared runs, if the terminal is narrow
 
 
 @command()
@@ -273,7 +273,8 @@ def _run_json(found: Comparison, now: float) -> dict[str, Any]:
     }
 
 
-Given = dict[str, dict[str, str | None]]  # values of variables by name, for each of the options --env and --secret
+# for each of the options --env and --secret: the given values by variable name; None for a variable without a value
+Given = dict[str, dict[str, str | None]]
 
 
 @command(context_settings={"allow_interspersed_args": True})
@@ -341,7 +342,8 @@ def rerun(
                 f"run {row.run} ran a script, but --env and --secret apply only to job files and commands. Remove them"
             )
         found = launched.with_arguments(arguments, script_args or None)
-        place = _target_pool(row, before, pool, joined=False)  # a script's record has the settings for a new pool
+        # ``joined`` is False, because the record of a script includes the settings for a new pool
+        place = _target_pool(row, before, pool, joined=False)
         request = found.request if place is None else found.request.on_pool(place)
         _change_folder(found.cwd, console, _command_text(found.request))
         changes = ScriptState.capture(Path(request.script)).changes_since(found.source)
@@ -372,14 +374,14 @@ def _missing_trials(session: Session, row: RunRow, console: Console) -> TrialShe
         raise UsageError(f"the sweep of run {row.run} is still running. Wait for its end")
     active = [each for each in runs if each.state == "running"]
     if active and pool.ended_at is None:
-        # If the client of these runs is gone, only the nodes know the state of the runs.
+        # If the client of a running run is gone, the ledger may be outdated, so ask the nodes for the run's state.
         views = session.attach(pool.key).result().runs
         for each in active:
             view = views.get(each.run)
             is_running = view is not None and any(task.state == "running" for task in view.tasks.values())
             if each.has_client or is_running:
                 raise UsageError(f"run {each.run} is still running. Wait for its end")
-        session.detach_pool(pool.key).result()  # also records the fetched results
+        session.detach_pool(pool.key).result()  # detaching also saves the results that the attach has fetched
     return missing_trials(session.ledger, current_run(session, row))
 
 
@@ -453,7 +455,7 @@ def _ask_missing_values(found: ShellRecord, console: Console, given: Given) -> N
         given["--secret"].setdefault(name, given["--env"].pop(name))
     for name, option in found.missing_variables(given["--env"], given["--secret"]).items():
         if not (sys.stdin.isatty() and console.is_terminal):
-            break  # later, resolving the variables reports the missing values
+            break  # no terminal to ask; the code that resolves the variables reports the missing values later
         given[option][name] = console.ask_secret(f"{found.label}: value of {name} (will not be saved)")
     for name in (*found.lacks_env, *found.lacks_secrets):
         if name in os.environ and not any(name in each for each in given.values()):
@@ -473,7 +475,7 @@ def _change_folder(folder: Path, console: Console, what: str) -> None:
 def _command_text(request: LaunchRequest) -> str:
     try:
         return request.command_line("skyward-tui", "run")
-    except UsageError:  # the script's file name is not valid on a command line
+    except UsageError:  # the file name of the script cannot be written on a command line
         return request.script
 
 
@@ -547,5 +549,6 @@ def _fetch_recording(session: Session, pool: PoolRow, console: Console) -> None:
         console.note(f"{format_error(error)}; saving the data on this machine")
         return
     for run in session.ledger.runs(pool.token)[-1:]:
-        for _ in follow_output(session.ledger, run.run, None):  # the loop ends when everything is fetched
+        # iterating fetches the output; the iteration ends when everything is fetched
+        for _ in follow_output(session.ledger, run.run, None):
             pass

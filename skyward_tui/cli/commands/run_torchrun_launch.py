@@ -39,7 +39,7 @@ class NodesOption(click.ParamType[int | str]):
     name = "N|MIN:MAX"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
-        from skyward_core.model.errors import SpecError  # late: most commands create no pool
+        from skyward_core.model.errors import SpecError  # imported late, because most commands create no pool
         from skyward_core.model.specs import Spec
 
         text = str(value)
@@ -107,7 +107,8 @@ class TorchrunOption:
     refused: bool = False
     is_flag: bool = False
     short: str = ""
-    neutral: str = ""  # value with which the option changes nothing, so that no note is needed
+    # value of the option that equals skyward's behavior, so that no note about an ignored option is printed
+    neutral: str = ""
 
 
 TORCHRUN_OPTIONS: Mapping[str, TorchrunOption] = {
@@ -210,7 +211,8 @@ def module_file(module: str) -> Path:
     raise click.UsageError(f"-m {module}: there is neither {here}.py nor {here}/__main__.py in the current folder")
 
 
-SIMILARITY_CUTOFF = 0.75  # minimum similarity of an option to be suggested: --detach must not be suggested for --epochs
+# minimum similarity, from 0 to 1, of an option to be suggested: --detach must not be suggested for --epochs
+SIMILARITY_CUTOFF = 0.75
 
 
 class ScriptCommand(ConsoleCommand):
@@ -337,7 +339,8 @@ def function_arguments(target: str, unparsed: Sequence[str], own: Sequence[str])
     return texts
 
 
-_MEANT_OPTIONS = {"--name": "--pool", "--cluster": "--pool", "--gpus": "--accelerator"}  # used by similar tools
+# option names of similar tools, and the options of ``run`` with the same meaning
+_MEANT_OPTIONS = {"--name": "--pool", "--cluster": "--pool", "--gpus": "--accelerator"}
 
 
 def _unknown_flag_error(flag: str, function: FunctionInfo, params: Sequence[str], own: Sequence[str]) -> str:
@@ -395,7 +398,7 @@ def _functions(target: str) -> list[FunctionInfo]:
         if commands := [each for each in list_commands(path) if name in (None, each.name)]:
             return commands
         return list_functions(path) if name is None else [find_function(path, name)]
-    except ScriptError:  # reported when the script runs
+    except ScriptError:  # no error here, because running the script reports the same error
         return []
 
 

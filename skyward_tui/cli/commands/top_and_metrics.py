@@ -25,7 +25,7 @@ from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.hardware_and_offer_cells import HARDWARE_COLUMNS, quantity, rows
 from skyward_tui.text.number_time_and_run_state_format import clock, count, number, run_progress
 
-PERIOD = 1.0  # seconds between tables
+PERIOD = 1.0  # seconds between two tables of ``top``
 ENDINGS = (".csv", ".json", ".parquet")
 
 
@@ -127,7 +127,7 @@ def metrics(console: Console, run: str, prometheus: bool, port: int | None, to: 
 
 def _serve(session: Session, word: str, port: int, labels: Mapping[str, str], console: Console) -> None:
     """Serve the latest values on the loopback interface until the run has ended or the user presses ctrl-c."""
-    from prometheus_client import start_http_server  # late: only needed here
+    from prometheus_client import start_http_server  # imported late, because only this function needs the package
 
     row = resolve_run(session, word)
     view = session.start_sampling(session.ledger.pool(row.token).key).result()
