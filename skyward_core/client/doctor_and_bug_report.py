@@ -33,10 +33,11 @@ from skyward_core.util.redaction import (
     strip_credentials,
 )
 
-POOLS = 100  # number of recently ended pools that a report includes
-OURS = ("SKYWARD_", "AWS_")  # prefixes of variables that change the behavior of this library
+POOLS = 100  # number of recently ended pools whose ledger rows a bug report includes
+OURS = ("SKYWARD_", "AWS_")  # prefixes of environment variables that change the behavior of this library
 _ASSIGNED = re.compile(r"(?P<name>\w+)(?P<between>['\"]?\s{0,2}[=:]\s{0,2}['\"]?)(?P<value>[^\s'\",;]+)")
-_COUNT = re.compile(r"[\d._]{1,15}[kKMGBT]?(/s)?")  # token counts of a training, which are not secrets
+# Numbers such as "token: 12.5k/s", which are token counts of a training, not secrets.
+_COUNT = re.compile(r"[\d._]{1,15}[kKMGBT]?(/s)?")
 _AWS_KEY = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
 
 Clean = Callable[[str], str]
@@ -96,12 +97,12 @@ def versions(distribution: str) -> dict[str, Any]:
 
 
 def logs(clean: Clean) -> dict[str, str]:
-    """Return the cleaned log files by name, oldest first."""
+    """Return the contents of the debug log files by name, without secrets, oldest first."""
     return {file.name: clean(file.read_text(encoding="utf-8", errors="replace")) for file in debug_log.log_files()}
 
 
 def ledger() -> dict[str, Any]:
-    """Return the rows of the ledger, or the error that prevents reading it."""
+    """Return the ledger's rows of live and recent pools and of their runs, or the error that prevents reading them."""
     try:
         with closing(Ledger()) as opened:
             pools = [*opened.live_pools(), *opened.ended_pools(limit=POOLS)]
@@ -133,7 +134,7 @@ FILES_WANTED = 1024
 
 
 def examine(*more: Check) -> Iterator[Check]:
-    """Yield the results of all checks.
+    """Yield the results of all checks of ``doctor``.
 
     Args:
         more: Additional checks, yielded after the check of Python.
@@ -202,7 +203,7 @@ async def _next(rows: AsyncIterator[Check]) -> Check | None:
 
 
 async def _rows(name: str) -> AsyncIterator[Check]:
-    """Yield the results of a provider's checks, or the error in its settings."""
+    """Yield the results of a provider's own checks, or the error in its settings."""
     found = providers.provider_class(name)
     if isinstance(found, ChecksSettings):
         async for check in found.check_all():

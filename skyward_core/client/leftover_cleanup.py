@@ -24,13 +24,14 @@ from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.util.light_dataclass import Value, value
 
-OPEN_VERDICTS = ("expired", "unfinished")  # verdicts on machines of pools that the ledger has not closed
-LOG_SUBJECT = "a scan of the account"  # subject of log entries, in place of a pool
+# Verdicts on machines whose pool is still open in the ledger although it should have ended.
+OPEN_VERDICTS = ("expired", "unfinished")
+LOG_SUBJECT = "a scan of the account"  # text that replaces the name of the pool in log entries about a scan
 
 
 @value
 class LeftoverScan(Value):
-    """Result of a scan.
+    """Result of a scan of accounts for leftovers.
 
     Attributes:
         accounts: Accounts that were scanned.
@@ -54,7 +55,7 @@ class LeftoverScan(Value):
 
     @property
     def pools(self) -> str:
-        """Name of the pools of the removable resources, for messages."""
+        """Names of the pools to which the removable resources belong, as one text for messages."""
         return pools_text(self.removable)
 
     def select(self, found: Sequence[JudgedLeftover]) -> LeftoverScan:
@@ -112,7 +113,8 @@ async def scan_accounts(
     unreadable = [inventory for inventory in inventories if inventory.unknown]
     is_configured = any(map(sweepable_provider, used)) or any(inventory.is_configured for inventory in unreadable)
     for index, inventory in enumerate(inventories):
-        for place, reason in inventory.unknown.items():  # places of different accounts may have the same name
+        # Accounts may have places of the same name, such as regions, so add the number of the account.
+        for place, reason in inventory.unknown.items():
             unknown[f"{place} of account {index + 1}" if place in unknown else place] = reason
         for thing in inventory.things:
             if (thing.what, thing.id) in seen:
@@ -152,7 +154,7 @@ async def _is_alive(ledger: Ledger, row: PoolRow) -> bool:
     try:
         seen = await log_query("describe", row.name, provider.describe(row.name, ledger.machines(row.token)))
     except (SkywardError, OSError):
-        return True  # unknown, so the pool must not be torn down
+        return True  # without the provider's answer the pool may be alive, so it must not be torn down
     return any(machine.state in ("running", "orphaned") for machine in seen)
 
 

@@ -118,7 +118,8 @@ class LogSearch:
             try:
                 for found in search_run(ledger, run.run, run.key, words, self._check_cancelled):
                     yield run.run, found
-            except (OSError, UsageError):  # pruned during the search, or not written by this library
+            except (OSError, UsageError):
+                # The run's files were pruned during the search, or were not written by this library.
                 self.unread += 1
             self.searched += 1
 
@@ -161,7 +162,7 @@ def search_run(
 
 
 def _iter_batches(ledger: Ledger, run: str, pool: str, check: Callable[[], None]) -> Iterator[tuple[int, LineBatch]]:
-    """Yield the stored lines of a run by rank. Does not create a missing folder."""
+    """Yield the stored lines of a run, rank by rank. Do not create the log folder if it is missing."""
     if (pool_path(pool) / "logs").is_dir():
         logs = RunLogs(ledger, run, check)
         for rank in sorted(logs.ranges):

@@ -30,8 +30,8 @@ from skyward_core.transport.ssh.host_address_and_python import Target
 from skyward_core.util.safe_file_access import is_dir, resolve_path
 from skyward_core.util.terminal_safe_text import sanitize_line
 
-ProgressCallback = Callable[[int, int], None]  # receives the bytes copied and the total
-MAX_DEPTH = 64  # levels of nested folders
+ProgressCallback = Callable[[int, int], None]  # called with the number of copied bytes and the total number of bytes
+MAX_DEPTH = 64  # maximum depth of nested folders to copy
 MIN_DISK_RATE = 1e6  # bytes per second of the slowest expected disk of a node
 
 
@@ -46,7 +46,7 @@ class CopyResult:
 
 @dataclass(frozen=True, slots=True)
 class _CopyEntry:
-    """File or folder to copy; ``parts`` is its relative path."""
+    """File or folder to copy. ``parts`` are the components of its path relative to the copied folder."""
 
     parts: tuple[str, ...]
     is_folder: bool
@@ -124,7 +124,8 @@ async def _sync_remote_file(sftp: Any, place: str) -> None:
     complete old or new file.
     """
     async with sftp.open(place, "rb") as file:
-        with suppress(asyncssh.SFTPOpUnsupported):  # not all servers support it
+        # Ignore servers that do not support fsync, such as older OpenSSH versions.
+        with suppress(asyncssh.SFTPOpUnsupported):
             await file.fsync()
 
 
@@ -203,7 +204,7 @@ async def _download(target: Any, remote_path: str, own: Path, far: ProgressCallb
 
 
 def _sync_file(path: Path) -> None:
-    """Flush a file to the disk, before the file is renamed."""
+    """Flush a local file to the disk, before the file is renamed."""
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         os.fsync(number)
@@ -212,7 +213,7 @@ def _sync_file(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Flush a folder's list of entries to the disk, if supported and permitted."""
+    """Flush a local folder's list of entries to the disk, if the file system supports this."""
     with suppress(OSError):
         _sync_file(folder)
 
@@ -244,7 +245,7 @@ def _local_entries(source: Path) -> list[_CopyEntry]:
         _check_kind(str(path), facts.st_mode, parts)
         is_folder = stat.S_ISDIR(facts.st_mode)
         if is_folder and is_state_folder(str(path)):
-            return  # the state folder is never sent
+            return  # skip this client's state folder, because it contains secrets
         found.append(_CopyEntry(parts, is_folder, 0 if is_folder else facts.st_size, facts.st_mode))
         for name in names:
             look(path / name, (*parts, name))
@@ -313,13 +314,13 @@ def _make_result(path: str, entries: Sequence[_CopyEntry]) -> CopyResult:
 
 
 class _Progress:
-    """Combined progress of all files."""
+    """Sum of the copied bytes of all files, reported to the caller."""
 
     def __init__(self, far: ProgressCallback, total: int, limit: _AnswerLimit) -> None:
         self._far, self._total, self._done, self._limit = far, total, 0, limit
 
     def on_file_progress(self, _source: bytes, _target: bytes, done: int, _size: int) -> None:
-        """Handle asyncssh's progress report on the current file."""
+        """Report the progress on the current file, and extend the deadline for the node's answer."""
         self._limit.extend()
         self._far(self._done + done, self._total)
 

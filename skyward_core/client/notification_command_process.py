@@ -11,7 +11,7 @@ from skyward_core.store.state_folder import state_home
 from skyward_core.tasks.bounded_subprocess import QueryTimeout, is_exiting, run_bounded
 from skyward_core.util.safe_file_access import expand_user
 
-COMMAND_TIMEOUT = 10.0  # seconds
+COMMAND_TIMEOUT = 10.0  # seconds after which a notification command is killed
 MAX_COMMANDS = 4
 
 _running: set[threading.Thread] = set()
@@ -66,7 +66,7 @@ def _run_to_end(words: Sequence[str], variables: Mapping[str, str]) -> None:
     try:
         done = run_bounded(
             [program, *others],
-            (time.monotonic_ns(),),  # unique, so that the command can start again after a time-out
+            (time.monotonic_ns(),),  # unique key, so that the same command can run again after a time-out
             patience=COMMAND_TIMEOUT,
             discard=True,
             cwd=state_home(),

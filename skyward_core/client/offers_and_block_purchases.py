@@ -26,7 +26,7 @@ from skyward_core.util.safe_file_access import parse_json
 
 
 def list_offers(requirements: MachineRequirements) -> OfferList:
-    """Return the offers of all providers that match requirements; nothing is created.
+    """Return the machine offers that match requirements, from all providers. Create nothing.
 
     Raises:
         UsageError: If no provider lists offers, or the only one rejects the requirements.
@@ -61,7 +61,7 @@ def _providers_with(capability: type, refusal: str) -> tuple[list[Any], list[str
             found = provider_class(name)
             if isinstance(found, capability):
                 capable.append(make_provider(found, {}))
-        except SkywardError as error:  # a provider of another package; the others are still queried
+        except SkywardError as error:  # skip a provider of another package that cannot be loaded, and query the others
             notes.append(f"provider {name} is ignored: {error_message(error)}")
     if not capable:
         raise UsageError("; ".join([refusal, *notes]))
@@ -81,7 +81,8 @@ async def _gather_offers(asked: list[Offers], requirements: MachineRequirements)
     )
 
 
-LISTED, BEFORE = "blocks", "blocks-before"  # files in the state folder: the latest list of blocks, and earlier lists
+# Names of files in the state folder: the latest list of capacity blocks, and the blocks of earlier lists.
+LISTED, BEFORE = "blocks", "blocks-before"
 MAX_SAVED_BLOCKS = 500  # number of blocks that are saved from earlier lists
 # seconds between queries for an unconfirmed purchase, which the account may show with a delay
 PURCHASE_POLL_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0)
@@ -147,7 +148,7 @@ def _seller(block: Block, texts: Mapping[str, str]) -> Any:
 
 
 def same_price(block: Block, price: float) -> bool:
-    """Check whether a price equals that of the block, to the cent."""
+    """Check whether a price equals the listed price of a block, to the cent."""
     return all(map(math.isfinite, (price, block.upfront))) and round(price * 100) == round(block.upfront * 100)
 
 

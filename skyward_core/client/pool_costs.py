@@ -106,14 +106,14 @@ def _has_no_machine(row: PoolRow) -> bool:
 
 
 def bills_of_pool(ledger: Ledger, row: PoolRow) -> Iterator[Bill]:
-    """Yield the bill of each machine of a pool, as far as known."""
+    """Yield a bill for each known machine of a pool."""
     if row.receipt is not None and row.ended_at is not None:
         yield from (Bill(**each) for each in row.receipt.get("bills", ()))
     else:
         machines = [*ledger.machines(row.token), *ledger.replaced_machines(row.token)]
         try:
             price = hourly_price(providers.provider_from_json(row.provider))
-        except SkywardError:  # the provider's package is no longer installed
+        except SkywardError:  # without the provider's package, the hourly price is unknown
             price = None
         yield from make_bills(row, machines, {}, price)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MIN_SPEED, MAX_SPEED = 0.25, 64.0
-MIN_WAIT, MAX_WAIT = 0.02, 3600.0  # minimum and maximum seconds between checks for due entries
+MIN_WAIT, MAX_WAIT = 0.02, 3600.0  # minimum and maximum seconds that the playback waits for the next due entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Playback:
             reason = ": it was truncated before its first complete part" if record.is_truncated else ""
             raise UsageError(f"the recording is empty{reason}")
         self._start, self._end = start, max(start, end)
-        first: dict[str, float] = {}  # time of each run's first failure
+        first: dict[str, float] = {}  # run -> time of its first failed outcome
         for entry in record.entries(b"Ended"):
             if _is_failure(entry) and (at := entry_time(entry)):
                 first.setdefault(str(entry["event"].get("run")), at)
@@ -93,11 +93,13 @@ class Playback:
         self.cut = record.is_truncated
         self._changed = threading.Condition()
         self._speed, self._playing = 1.0, True
-        # start of the clock: a time in the recording, and the real time at which playback reached it
+        # Start of the clock: a time in the recording, and the monotonic time at which the playback was there.
         self._from, self._since = self._start, wall()
-        self._jumps = self._reached_jumps = 0  # jumps requested, and jumps that the view has reached
+        # Number of requested jumps, and number of the last jump that the view shows.
+        self._jumps = self._reached_jumps = 0
         self._jump_origin = self._start
-        self._feed_lock = threading.Lock()  # held by the thread that feeds the view
+        # Lock of the view's state, held by the thread that reads entries into the view.
+        self._feed_lock = threading.Lock()
         self._rewind()
         self._view = self._next_view
         self._closed = False
@@ -106,7 +108,7 @@ class Playback:
     # -- clock -----------------------------------------------------------------------------------------------
 
     def now(self) -> float:
-        """Return the current time in the recording."""
+        """Return the present position of the playback, as Unix time in the recording."""
         with self._changed:
             return self._now()
 
@@ -166,7 +168,7 @@ class Playback:
             return self._speed
 
     def skip(self, seconds: float) -> None:
-        """Skip forward or back by seconds of the recording."""
+        """Move the position by seconds of the recording, backward if negative."""
         with self._changed:
             self._jump(self._now() + seconds)
 
@@ -196,7 +198,7 @@ class Playback:
         self._entries: Iterator[Entry] = self._record.entries()
         self._next: Entry | None = next(self._entries, None)
         self._fed_to = self._start
-        self._next_due = self._start  # time of the next entry
+        self._next_due = self._start  # time in the recording at which the next entry is due
         self.skipped_count = 0
 
     def advance(self) -> None:
@@ -246,7 +248,7 @@ class Playback:
                     return
                 now = self._now()
                 if self._reached_jumps != self._jumps:
-                    continue  # another jump was requested
+                    continue  # start over, because a jump was requested while the view was updated
                 if not self._playing or now >= self._end:
                     if self._fed_to >= now:
                         self._changed.wait()
@@ -314,13 +316,15 @@ class Replay(SessionInterface):
         return _done_future(LeftoverScan())
 
     def files(self, pool: str, run: str | None = None) -> Future[FileListing]:
-        from skyward_core.pool.output_files import FileListing  # late: not needed for the first paint
+        # Imported late, because the first screen does not need it.
+        from skyward_core.pool.output_files import FileListing
 
         return _done_future(FileListing([], 0, {}, {}))
 
     def trials(self, pool: str, run: RunView) -> Future[TrialTableSource]:
         """Return the sweep table of the recording; all of its runs are in the view."""
-        from skyward_core.views.sweep_trials import TrialTableSource  # late: few recordings contain a sweep
+        # Imported late, because few recordings contain a sweep.
+        from skyward_core.views.sweep_trials import TrialTableSource
 
         sheets = self._playback.view.sheets
         found = next((each for name, each in sheets.items() if run.id in (name, *each.runs.values())), None)

@@ -88,7 +88,8 @@ class RecordingExporter:
                 count += writer.put(entry)
             writer.close()
         except BaseException:
-            target.unlink(missing_ok=True)  # a partial recording would be misleading
+            # Delete the partial file, because a replay would show it as a complete recording.
+            target.unlink(missing_ok=True)
             raise
         return RecordingExport(target, writer.size, count, self._left_out)
 
@@ -96,7 +97,7 @@ class RecordingExporter:
 
     def _events(self) -> Iterator[Timed]:
         latest = self._row.created_at
-        # Journals of older releases do not contain this event.
+        # Add this event, because journals of older releases do not contain it.
         opened = events.PoolOpened(pool=self._row.name, spec=self._row.spec, created_at=latest, at=latest)
         for event in (opened, *read_events(self._folder)):
             if self._run and getattr(event, "run", self._run) != self._run:
@@ -106,7 +107,8 @@ class RecordingExporter:
             yield latest, entry | {"at": latest}
 
     def _sheets(self) -> Iterator[Timed]:
-        at = self._row.created_at  # before the first run starts
+        # Use the creation time of the pool, so that a replay knows the trials before the first run.
+        at = self._row.created_at
         for run, sheet in read_all_trials(self._row.key):
             if not self._run or self._run in (run, *sheet.runs.values()):
                 yield at, map_strings(entries.sheet_entry(at, run, sheet), self._clean)
@@ -189,7 +191,7 @@ class RecordingExporter:
 
 
 def _samples(entry: Entry) -> Iterator[tuple[bytes, float]]:
-    """Yield the samples of an entry, each with its time converted to this machine's clock."""
+    """Yield the machine samples of a recorded entry, each with its time converted to this machine's clock."""
     for line in entry["text"].splitlines(keepends=True):
         try:
             yield line.encode(), float(json.loads(line)["at"]) + entry["ahead"]
@@ -227,7 +229,7 @@ class _LineAssembler:
         return [*found, piece._replace(data=data[:whole])] if whole else found
 
     def flush(self) -> list[Piece]:
-        """Return the incomplete lines."""
+        """Return the lines that are still incomplete."""
         held, self._held = self._held, {}
         return list(held.values())
 

@@ -26,7 +26,7 @@ from skyward_core.views.rank_metrics_and_progress import MetricStore
 
 MAX_RESULT_ROWS = 32  # maximum ranks or tasks whose results are compared one by one
 MAX_METRIC_BYTES = 64 << 20  # maximum bytes read of each rank's metrics, from the end
-CURVE_POINTS = 512  # time intervals of a curve; each shows the median of its values
+CURVE_POINTS = 512  # number of time intervals of a metric's curve; each shows the median of its values
 
 
 class ComparedRow(NamedTuple):
@@ -157,7 +157,7 @@ def _load_run(ledger: Ledger, run: str) -> ComparedRun:
     launch: LaunchRecord | None
     try:
         launch = load_launch_record(ledger, row)
-    except UsageError:  # the script itself started the run, or the record is pruned
+    except UsageError:  # a run that a script dispatched has no saved launch, and old records are pruned
         launch = None
     view, metrics = (run_view(ledger, row), load_metrics(pool_path(pool.key) / "logs", run, MAX_METRIC_BYTES, None))
     given = launch.request.plugin_settings if launch else {}

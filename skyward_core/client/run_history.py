@@ -51,7 +51,7 @@ from skyward_core.views.recording_entries import parse_attempt_ends
 from skyward_core.views.stdout_stderr_order import PIECE_BYTES, Place, merge_streams
 from skyward_core.views.sweep_trials import MISSING, TrialTable, sort_key
 
-POLL_INTERVAL = 0.05  # seconds between polls of log files
+POLL_INTERVAL = 0.05  # seconds between checks of growing log files for new bytes
 MERGE_CHUNK_BYTES = 16 << 10  # bytes in memory of each rank's log files while the files of all ranks are merged
 QUIET_SECONDS = 0.3  # seconds without new output after which a log counts as complete
 
@@ -82,7 +82,7 @@ def run_view(ledger: Ledger, row: RunRow) -> RunView:
     for outcome, _ in ledger.outcomes(row.run):
         view.tasks[outcome.index] = TaskView(outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome)
         view.counts[outcome.kind] = view.counts.get(outcome.kind, 0) + 1
-    with suppress(OSError):  # the run is shown without metrics
+    with suppress(OSError):  # without readable metric files, show the run without metrics
         fill_last_metrics(view, pool_path(ledger.pool(row.token).key))
     return view
 
@@ -175,13 +175,14 @@ def _pieces(found: RunLogs, part: LogRange, size: int = PIECE_BYTES) -> Iterator
         yield OutputChunk(parse_rank(part.stem), f"{part.stem}.{piece.stream}", piece.stream, piece.data, piece.at)
 
 
-EVERY = 10_000  # maximum number of runs that are read, the newest first
+EVERY = 10_000  # maximum number of runs that a listing reads from the ledger, the newest first
 MOST_MEASURED = 1_000  # maximum number of runs whose metrics are read, the newest first
 MOST_OUTCOMES = 64  # maximum number of a run's outcomes whose metrics are read
-_CHUNK = 500  # runs in one query
-RECENT = 30 * 86400.0  # seconds; older failures are not listed
-_COUNTED = {"broadcast": "rank", "sweep": "trial"}  # unit of a run's total, by kind of run
-FAILED = ("failed", "lost")  # states of failed runs and pools
+_CHUNK = 500  # number of runs in one query of the ledger
+RECENT = 30 * 86400.0  # seconds since its end after which a failure is no longer listed
+# Kind of a run -> unit in which its size is counted; other kinds count tasks.
+_COUNTED = {"broadcast": "rank", "sweep": "trial"}
+FAILED = ("failed", "lost")  # states of runs and pools that count as failed
 COLUMNS = ("when", "pool", "function", "outcome", "took", "cost", "script")
 """Columns by which runs can be sorted, besides arguments (``arg:lr``) and the best or last values of metrics
 (``best:loss``, ``last:loss``).
@@ -197,7 +198,7 @@ class MetricSummary(NamedTuple):
     most: float | None
 
     def best(self, name: str) -> float | None:
-        """Return the best value of the metric of a name; None if neither lower nor higher values are better."""
+        """Return the best value, judged by the metric's name; None if neither lower nor higher values are better."""
         return {-1: self.least, 1: self.most}.get(metric_direction(name))
 
 
@@ -345,7 +346,7 @@ class PastRun:
             at += 1
 
     def seconds(self, now: float) -> float:
-        """Return the duration of the run, so far if it continues."""
+        """Return the seconds that the run took, or has taken so far if it continues."""
         return max(0.0, (now if self.ended_at is None else self.ended_at) - self.opened_at)
 
     def unmatched_words(self, words: Iterable[str]) -> tuple[str, ...]:
@@ -430,7 +431,7 @@ def _load_metric_summaries(
             with suppress(ValueError, TypeError, AttributeError):
                 found[run].append(json.loads(text)["numbers"] or {})
         summaries |= {run: merge_summaries(each) for run, each in found.items()}
-    # The ledger may still lack outcomes of a run whose end it does not contain.
+    # Cache only runs whose end is in the ledger, because it may lack outcomes of other runs.
     known |= {(run, at): summaries[run] for run, at in ends.items() if at is not None}
     return summaries
 
@@ -556,7 +557,7 @@ class _PoolCache:
         cause = row.root_cause
         error = "" if cause is None else f"{cause.rank_prefix.replace('rank ', 'r')}{cause.text}"
         summary = self.launches.get(row.run) or _load_launch_summary(pool.key, row.run)
-        if summary.script:  # do not cache a summary without a script, because the launch may be saved later
+        if summary.script:  # a launch without a script is not cached, because its record may still be saved later
             self.launches[row.run] = summary
         end = time.time() if row.ended_at is None else row.ended_at
         return PastRun(
@@ -647,7 +648,7 @@ def _load_launch_summary(pool: str, run: str) -> LaunchSummary:
 
 
 MAX_LINES = 60  # lines of a log that a preview shows
-SHORT_LOG_BYTES = 256 << 10  # bytes; shorter logs are read whole, with both streams in their true order
+SHORT_LOG_BYTES = 256 << 10  # bytes; shorter logs are read completely, which preserves the order of stdout and stderr
 TAIL_BYTES = 16 << 10  # bytes read of longer logs, from the end
 
 
@@ -681,7 +682,7 @@ def load_preview(ledger: Ledger, run: str) -> RunPreviewData:
     key = ledger.pool(row.token).key
     view, folder = run_view(ledger, row), pool_path(key) / "logs"
     rank, lines = None, []
-    with suppress(OSError, SkywardError):  # the logs may be pruned
+    with suppress(OSError, SkywardError):  # the log files may have been pruned
         logs = RunLogs(ledger, run)
         cause = None if row.root_cause is None else row.root_cause.rank
         rank = cause if cause in logs.ranges else min(logs.ranges, default=None)

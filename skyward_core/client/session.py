@@ -77,30 +77,31 @@ if TYPE_CHECKING:
     from skyward_core.pool.runs.gang_sweep import GangSweep
     from skyward_core.transport.ssh.host_key_prompt import Ask
 
-RETRY_PAUSES = (2.0, 60.0)  # seconds; the first pause and the longest pause
+RETRY_PAUSES = (2.0, 60.0)  # first and longest pause in seconds between attempts to connect to a pool
 
 
 class BackOff:
     """Exponential back-off per name, for pools that did not answer."""
 
     def __init__(self) -> None:
-        self._next: dict[str, tuple[float, float]] = {}  # time of the next attempt, and the pause that precedes it
+        # Name of a pool -> monotonic time of the next attempt, and the pause in seconds before it.
+        self._next: dict[str, tuple[float, float]] = {}
 
     def is_due(self, name: str) -> bool:
-        """Check whether the next attempt is due."""
+        """Check whether the pause after the last failed attempt to reach a pool has ended."""
         return time.monotonic() >= self._next.get(name, (0.0, 0.0))[0]
 
     def record_failure(self, name: str) -> None:
-        """Record a failed attempt, which doubles the pause."""
+        """Record a failed attempt to reach a pool, which doubles the pause before the next one."""
         pause = min(RETRY_PAUSES[1], self._next.get(name, (0.0, 0.0))[1] * 2) or RETRY_PAUSES[0]
         self._next[name] = time.monotonic() + pause, pause
 
     def retain_only(self, names: Container[str]) -> None:
-        """Forget all other names."""
+        """Forget the failures of all pools except the given ones."""
         self._next = {name: entry for name, entry in self._next.items() if name in names}
 
     def reset(self, name: str) -> None:
-        """Forget the failures of a name."""
+        """Forget the failures of a pool, because it has answered."""
         self._next.pop(name, None)
 
 
@@ -175,22 +176,22 @@ class Session(SessionInterface):
         self._log_problem = debug_log.start_logging()
         self.ledger = Ledger()
         self.questions = HostKeyPrompt()
-        self._pools: dict[str, Pool] = {}  # by token
+        self._pools: dict[str, Pool] = {}  # connected pools by token
         self._attaching: set[str] = set()
         self._starting: set[asyncio.Task[Any] | None] = set()
         self._scans: set[asyncio.Task[list[PoolView]]] = set()
         self._unreachable: dict[str, PoolView] = {}
         self._back_off = BackOff()
-        # views of pools that other clients tore down, by token; most of them are summaries
+        # Token -> view of a pool that another client tore down. Most of these views lack runs and logs.
         self._ended: dict[str, PoolView] = {}
         self._ended_until = 0.0  # end time of the pool in `_ended` that ended last
-        # live pools, and the ledger's change stamp when they were read
+        # Change stamp of the ledger, and the rows of the live pools that were read at that stamp.
         self._rows: tuple[tuple[int, ...], list[PoolRow]] | None = None
-        self._ended_stamp: tuple[int, ...] = ()  # the ledger's change stamp when ended pools were read
+        self._ended_stamp: tuple[int, ...] = ()  # change stamp of the ledger when the ended pools were last read
         self._loaded_token = ""  # token of the ended pool whose view is fully loaded
-        self._launches: dict[str, run_history.LaunchSummary] = {}  # by run; launches never change
+        self._launches: dict[str, run_history.LaunchSummary] = {}  # run -> its saved launch, which never changes
         self._measured: run_history.MetricCache = {}
-        # sweeps of this session that run as gangs; each is listed under all its runs
+        # Run -> sweep by gangs of this session to which the run belongs.
         self._sweeps: dict[str, GangSweep] = {}
         self._is_prompting_for_budgets = False
 
@@ -282,7 +283,7 @@ class Session(SessionInterface):
 
     async def _probe(self, row: PoolRow) -> None:
         """Connect to a pool that is not connected yet, or mark it as gone."""
-        # A pool whose connection is slow is listed in the meantime.
+        # If connecting takes long, list the pool as connecting until then.
         slow = asyncio.get_running_loop().call_later(CONNECTING_DELAY, self._list_connecting, row)
         try:
             try:
@@ -385,9 +386,10 @@ class Session(SessionInterface):
 
     def _mark_unreachable(self, row: PoolRow, reason: str, hint: Hint | None) -> None:
         state: PoolStatus = "starting" if row.state == "starting" else "unreachable"
-        with suppress(LedgerError):  # if the ledger cannot be read, the last known state is shown
+        with suppress(LedgerError):  # if the ledger cannot be read, keep the last known state of the pool
             now = self.ledger.pool(row.token)
-            if now.state == "starting" and not is_starting(now):  # the pool's client died during the start
+            # The start cannot continue, because the client that created the pool has exited.
+            if now.state == "starting" and not is_starting(now):
                 state, hint = "unfinished", hint or Hint("down", row.name)
         self._list_unreachable(row, state, reason).hint = hint
 
@@ -477,7 +479,9 @@ class Session(SessionInterface):
         """
         row = self.ledger.run(run)
         if row is None or row.kind == "map" or row.has_client or is_fetched(self.ledger, run):
-            return []  # another client or this machine has the values; the values of a map go to its caller only
+            # The values are on this machine or will be sent to another client; the values of a map go to its caller
+            # only.
+            return []
         pool = await self._observe_pool(self.ledger.pool(row.token).key)
         view = pool.view.runs.get(run)
         return [] if view is None or view.state == "running" else await fetch_run(pool.row, run, self.ledger)
@@ -539,13 +543,13 @@ class Session(SessionInterface):
             await sweep.wait()
         finally:
             for each in sweep.begun_ids:
-                if each in self.view(pool).runs:  # otherwise the view has dropped the ended run
+                if each in self.view(pool).runs:  # skip an ended run that the view has dropped to save memory
                     await asyncio.wrap_future(self.wait(pool, each))
 
     @verb
     async def trials(self, pool: str, run: RunView) -> TrialTableSource:
         known: Mapping[str, RunView] = {}
-        with suppress(PoolError):  # ended runs are in the ledger, which is updated with a short delay
+        with suppress(PoolError):  # if the session is not connected, use the ledger, which contains all ended runs
             known = self.view(pool).runs
         return await asyncio.to_thread(sweep_launch_and_resumption.trial_table_source, self.ledger, pool, run, known)
 
@@ -583,7 +587,7 @@ class Session(SessionInterface):
 
     @verb
     async def cancel(self, pool: str, run: str, grace: float | None = None, *, save: bool = False) -> None:
-        Options(grace=grace)  # rejects infinity, for example, which no agent accepts
+        Options(grace=grace)  # validates the grace period; agents do not accept infinity
         found = await self._attach_pool(pool)
         if (sweep := self._sweeps.get(run)) is not None:
             sweep.cancel("save" if save else "cancel", grace)
@@ -652,7 +656,7 @@ class Session(SessionInterface):
     async def files(
         self, pool: str, run: str | None = None, patterns: Sequence[str] = (), *, whole: bool = False
     ) -> FileListing:
-        """See the base class.
+        """List the output files of ranks, like :meth:`SessionInterface.files`.
 
         Args:
             whole: Whether to request all parts of a long answer; screens show one part only.
@@ -671,7 +675,8 @@ class Session(SessionInterface):
         to: Path | None = None,
         progress: Progress | None = None,
     ) -> FetchResult:
-        """See the base class, and :meth:`skyward_core.Compute.fetch`.
+        """Download output files of ranks, like :meth:`SessionInterface.fetch_files` and
+        :meth:`skyward_core.Compute.fetch`.
 
         Args:
             progress: Called on the session's thread with the bytes received and the total.
@@ -688,7 +693,8 @@ class Session(SessionInterface):
         Raises:
             UsageError: If the run does not exist.
         """
-        from skyward_core.pool.checkpoint_copies import list_copies  # imported late: rarely used
+        # Imported late, because few sessions list checkpoints.
+        from skyward_core.pool.checkpoint_copies import list_copies
         from skyward_core.pool.output_files import FileListing, output_patterns
 
         row = self.ledger.pool(self.ledger.require_run(run).token)
@@ -707,7 +713,7 @@ class Session(SessionInterface):
         Returns:
             Bytes of the files.
         """
-        from skyward_core.pool import output_files  # imported late: rarely used
+        from skyward_core.pool import output_files  # imported late, because few sessions delete checkpoints
 
         rows = *self.ledger.live_pools(), *self.ledger.ended_pools(limit=-1)
         # Keep the checkpoints of a run that another pool resumes, even before that pool starts the run. If this pool
@@ -729,7 +735,7 @@ class Session(SessionInterface):
         """
         try:
             return isinstance(providers.provider_from_json(pool.provider), RunsHere)
-        except SkywardError:  # the provider's package is no longer installed
+        except SkywardError:  # without the provider's package, assume that the ranks work on other machines
             return False
 
     @verb
@@ -786,7 +792,7 @@ class Session(SessionInterface):
     async def tear_down(
         self, pool: str, *, give_up: bool = False, keep_outputs: int | None = None, now: bool = False
     ) -> Receipt:
-        """See the base class.
+        """Tear a pool down, like :meth:`SessionInterface.tear_down`.
 
         Args:
             give_up: Whether to remove unfetched results.
@@ -798,14 +804,14 @@ class Session(SessionInterface):
         row = self._live_row(pool)
         found = self._pools.get(row.token)
         if found is None:
-            # A start in progress must not be completed only for a teardown.
+            # Attach as an observer to an unfinished pool, because another client would complete its start.
             unfinished = row.state == "starting"
             found = Pool(row, providers.provider_from_json(row.provider), self.ledger, observer=unfinished)
             try:
                 if not now:
                     await found.attach()
             except Exception:  # noqa: BLE001  the pool must end whatever an agent answers
-                # without agents, the provider terminates the machines
+                # the agents do not answer, so let the provider terminate the machines without them
                 found.context.machines[:] = self.ledger.machines(row.token)
             self._pools[row.token] = found
         return await found.down(give_up=give_up, keep_outputs=keep_outputs, now=now)
@@ -844,16 +850,18 @@ class Session(SessionInterface):
         client resumes its start.
         """
         self.questions.close()
-        await cancel_tasks(self._scans, CANCEL_TIMEOUT)  # otherwise the scans would read a closed ledger
+        # Cancel the scans first, because they read the ledger, which is closed below.
+        await cancel_tasks(self._scans, CANCEL_TIMEOUT)
         pools = self._pools.values()
         last = [pool.detach() if pool.view.is_live else pool.context.shutdown.wait_recorded() for pool in pools]
         try:
             for failure in await asyncio.gather(*last, return_exceptions=True):
                 if failure is not None:
-                    raise failure  # raise the error only now that the session has left all other pools
+                    # Raised after all pools are detached, so that an error of one pool does not prevent the others.
+                    raise failure
         finally:
             if starting := list(filter(None, self._starting)):
-                await asyncio.wait(starting)  # wait until they have written their last rows
+                await asyncio.wait(starting)  # wait until the cancelled starts have written their last ledger rows
             self.ledger.close()
 
     def _find(self, pool: str) -> Pool:
@@ -886,7 +894,8 @@ class Session(SessionInterface):
 
 def name_limit(error: OSError) -> OSError:
     """Return an error that names the limit of open files or processes to raise, or the same error without a limit."""
-    from skyward_core.node.agent.worker_processes import LIMITS, describe_shortage  # late: rarely needed
+    # Imported late, because few errors are about limits.
+    from skyward_core.node.agent.worker_processes import LIMITS, describe_shortage
 
     return OSError(describe_shortage(error, "this machine")) if error.errno in LIMITS else error
 

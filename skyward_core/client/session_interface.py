@@ -366,7 +366,7 @@ class SessionInterface:
         """Disconnect from all pools, which stay up. Afterwards, no method may be called."""
 
 
-# Methods that return futures have no code of their own.
+# Replace the methods that return futures, because their bodies are empty: by default they reject the call.
 for _name, _method in list(vars(SessionInterface).items()):
     if _name != "reject" and str(getattr(_method, "__annotations__", {}).get("return")).startswith("Future"):
         setattr(SessionInterface, _name, SessionInterface.reject)

@@ -33,7 +33,7 @@ def read_settings_text(path: Path) -> str:
         except FileNotFoundError:
             return ""
     with convert_errors(f"{path} does not parse", UsageError, UnicodeDecodeError):
-        return data.decode()  # not read_text, which would change the line ends
+        return data.decode()  # decode bytes, because read_text would convert the line endings
 
 
 def parse_settings(path: Path, text: str) -> dict[str, Any]:
@@ -156,13 +156,14 @@ def remove_table(text: str, path: Sequence[str]) -> str:
         container.body[index : index + 1] = trivia
         if any(key is not None for key, _ in container.body):
             break
-        trivia = container.body  # an empty outer table would still render its header
+        # Next, remove the outer table, because tomlkit would print its header although it is empty.
+        trivia = container.body
     rest = document.as_string().rstrip()
     return _verify_edit(rest + _line_end(text) if rest else "", text, path, _MISSING)
 
 
 def _parse_document(text: str, path: Sequence[str]) -> TOMLDocument:
-    import tomlkit  # late: most commands change no settings
+    import tomlkit  # imported late, because most commands change no settings
 
     try:
         return tomlkit.parse(text)

@@ -36,7 +36,7 @@ async def launch_trials(
     """
     from skyward_core.client.launch.launch_records_and_script_state import ScriptState, save_launch_record
 
-    # the session saves the state of the repository later, because that takes time
+    # Hash only the script now. The session saves the slower state of its repository after the launch.
     source = ScriptState.from_file(Path(request.script))
 
     def save(run: str) -> None:
@@ -73,7 +73,7 @@ def trial_table_source(ledger: Ledger, pool: str, run: RunView, known: Mapping[s
     for before in {*(each for each, _ in sheet.before.values()), *sheet.runs.values()}:
         held, row = known.get(before), ledger.run(before) if sheet.gang else None
         if sheet.gang and (row is None or row.state == "running"):
-            continue  # more outcomes may still arrive from this run
+            continue  # do not use saved outcomes of a run that is still running
         tasks = {outcome.index: _make_task_view(outcome) for outcome, _ in ledger.outcomes(before)}
         if held is not None and len(held.tasks) >= len(tasks):
             tasks = dict(held.tasks)
@@ -127,7 +127,7 @@ def resume_sweep(ledger: Ledger, row: RunRow, probe: Callable[[str], None]) -> I
     with ExitStack() as held:
         while True:
             key, name, _ = _load_sheet(ledger, row)
-            held.close()  # release the claim on the previous run
+            held.close()  # release the lock of the previous run before locking the run that resumed it
             try:
                 held.enter_context(sweep_trial_files.lock_sweep(key, name))
                 place = sweep_trial_files.resumed_by(key, name)
@@ -148,7 +148,7 @@ def _find_started_run(ledger: Ledger, key: str, run: str, probe: Callable[[str],
     """Return a planned run if it has started; otherwise None."""
     pool = ledger.find_pool(key)
     if ledger.run(run) is None and pool is not None and pool.ended_at is None:
-        probe(key)  # the client of the run may have died before it recorded the run
+        probe(key)  # let the agents report a run whose client died before recording it
     return ledger.run(run)
 
 

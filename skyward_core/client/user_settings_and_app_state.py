@@ -24,10 +24,10 @@ from skyward_core.util.safe_file_access import MAX_SETTINGS_BYTES, exists, is_fi
 if TYPE_CHECKING:
     from skyward_core.client.settings_edits import TomlValue
 
-KEYS_TABLE = "keys"  # table with the app's key bindings, which the app validates
+KEYS_TABLE = "keys"  # name of the table with the app's key bindings, whose values the app validates
 COMMANDS_TABLE = "commands"
 SETTINGS_TABLES = ("app", KEYS_TABLE, "notify", COMMANDS_TABLE, "columns")
-COMMAND_FIELDS = ("pool", "run", "rank", "script")  # of a command's template
+COMMAND_FIELDS = ("pool", "run", "rank", "script")  # names of the fields in braces that a user's command may contain
 MAX_MEGABYTES = 64_000
 
 SettingKind = Literal["theme", "flag", "command", "seconds", "megabytes"]
@@ -152,7 +152,7 @@ def read_user_settings(own: Path, project: Path) -> UserSettings:
 
 
 class _SettingsFile:
-    """Tables of a settings file, and the problems found in them."""
+    """Parser of a settings file, which collects problems instead of raising errors."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -181,7 +181,7 @@ class _SettingsFile:
         )
 
     def take(self, table: str, key: str, default: Any, kind: Callable[[Any], Any]) -> Any:
-        """Remove a value from its table and return it. If it is missing or invalid, return the default."""
+        """Remove a value from its parsed table and return it; the default if the value is missing or invalid."""
         if key not in self.tables[table]:
             return default
         try:
@@ -191,7 +191,7 @@ class _SettingsFile:
             return default
 
     def reject_unknown(self) -> None:
-        """Add a problem for each value that was not taken."""
+        """Add a problem for each value in the file that no setting has used."""
         for name, rest in self.tables.items():
             self.problems.extend(f"{self.path}: unknown setting {name}.{key}" for key in rest)
 
@@ -266,7 +266,7 @@ def _user_only_problems(own: Path, project: Path) -> list[str]:
     try:
         found = _read_toml(project)
     except (OSError, ValueError):
-        return []  # reported when the file's host groups are read
+        return []  # the command that reads this file's host groups reports the error
     tables = [f"[{name}]" for name in SETTINGS_TABLES if name in found]
     return [f"{' and '.join(tables)} in {project.absolute()} is ignored. Move it to {own}"] if tables else []
 
@@ -354,7 +354,8 @@ def save_state(name: str, text: str) -> None:
     Raises:
         OSError: If the file cannot be written, or another process is writing it.
     """
-    from skyward_core.util.safe_file_access import write_atomic  # late: the app reads its keys during its start
+    # Imported late, because a start of the app only reads this module's keys.
+    from skyward_core.util.safe_file_access import write_atomic
 
     write_atomic(_state_path(name), text.encode())
 

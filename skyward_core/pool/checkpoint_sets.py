@@ -106,8 +106,8 @@ def find_sets(files: Iterable[CheckpointFile]) -> list[CheckpointSet]:
 
 
 def select_latest(sets: Sequence[CheckpointSet]) -> list[CheckpointSet]:
-    """Return the sets from which a run continues: the newest complete set of each family, and all files that are
-    complete by themselves.
+    """Return the sets from which a run continues: the newest complete set of each family, and all complete
+    sets that no newer set replaces.
 
     The sets of a family replace each other, such as ``step-100`` and ``step-200``.
     """

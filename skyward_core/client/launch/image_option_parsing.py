@@ -127,7 +127,7 @@ def _parse_option(text: str) -> tuple[str, str]:
 
 
 def _find_secret(text: str) -> str:
-    """Return the name of the secret whose value is in a text; "" if there is none. The value may come from the
+    """Return the name of the secret whose value a text contains; "" if it contains none. The value may come from the
     environment or from an assignment in the text.
     """
     for name, value in os.environ.items():
@@ -146,7 +146,7 @@ def _check_variable(name: str) -> str:
 
 
 def option_error(error: SpecError) -> SpecError:
-    """Convert an error about a field of an image into an error about the environment options."""
+    """Convert an error about a field of ``sky.Image`` into an error that names the option ``--image-set``."""
     return SpecError(f"{error.field}: {error.reason}", FIELD) if error.field in (*LISTS, "env") else error
 
 
@@ -189,7 +189,7 @@ _PREFIXES = {"env": "env.", "secrets": "secret="}
 
 
 def field_texts(name: str, text: str) -> list[str]:
-    """Return the content of a form field as texts such as ``pip=einops``.
+    """Return the content of a form field as option texts such as ``pip=einops``.
 
     Raises:
         ValueError: If a quotation mark is not closed.

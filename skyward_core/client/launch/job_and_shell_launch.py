@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 
 def read_job_file(path: str | os.PathLike[str], env: Overrides, secrets: Overrides) -> JobFile:
     """Read a job file; see ``JobFile.from_yaml``."""
-    from skyward_core.tasks.job_file import JobFile  # imported late: shell commands need neither pydantic nor yaml
+    # Imported late, because shell commands need neither pydantic nor yaml.
+    from skyward_core.tasks.job_file import JobFile
 
     return JobFile.from_yaml(path, env=env, secrets=secrets)
 
@@ -96,18 +97,18 @@ def make_portable_task(call: PendingFunction[None], folder: Path | None = None) 
     return replace(make_task(call, folder=folder), portable=True)
 
 
-EMPTY_FOLDER = "empty"  # working folder of jobs without one, in the state folder
-GIT_TIMEOUT = 600.0  # seconds for a clone
+EMPTY_FOLDER = "empty"  # name of an empty folder in the state folder, in which jobs without a working folder run
+GIT_TIMEOUT = 600.0  # seconds for a clone of a job's git repository
 # Git gets user and password through its environment, which other users of this machine cannot read.
 _CREDENTIAL_HELPER = r'!f() { printf "username=%s\npassword=%s\n" "$SKYWARD_GIT_USER" "$SKYWARD_GIT_PASSWORD"; }; f'
-# Property of a machine -> key in a job file, and the provider's setting.
+# Property of a machine -> its key in a job file, and the setting of the provider that selects it.
 _SETTINGS = {
     "instance_type": ("instance_type", "instance_type"),
     "image": ("image_id", "ami"),
     "disk_gb": ("disk_size", "disk_gb"),
     "zone": ("zone", "zones"),
 }
-# Property by which offers are chosen -> key in a job file.
+# Property by which a provider chooses offers -> its key in a job file.
 _OFFER_KEYS = {"region": "region", "vcpus": "cpus", "memory_gb": "memory", "spot": "use_spot"}
 _OFFER_KEYS["max_hourly"] = "max_hourly_cost"
 
@@ -137,7 +138,7 @@ class JobRequest:
         return [*self.options.shapes_pool, *(["--idle"] if self.idle_timeout else [])]
 
     def spec(self, *, clone: bool = True) -> tuple[PoolSpec, list[str]]:
-        """Return the requested pool, and notes about keys of the file that its provider ignores.
+        """Return the specification of the requested pool, and notes about keys of the file that its provider ignores.
 
         Args:
             clone: Whether to clone the repository that the job file names as its working folder; otherwise the result
@@ -282,7 +283,7 @@ def job_steps(
     cwd = str(work) if here else ""
     synced = _sync_task(work, folder) if work is not None and not here else None
     if job.git is not None and work is not None and not here:
-        remove_clone(work)  # the clone's files are already packed
+        remove_clone(work)  # remove the clone, because the call that sends its files already contains them
     if synced is not None and (run_alone or not job.sets_all_up(setup=setup)):
         synced = replace(synced, nodes=job.num_nodes)
     steps = [synced] if synced is not None else []
@@ -349,7 +350,7 @@ def _url_credentials(url: str) -> tuple[str, str] | None:
     """Return user and password of a URL; None if it has no password."""
     try:
         parts = urlsplit(url)
-    except ValueError:  # git reports the error
+    except ValueError:  # ignore an invalid URL, because git will report it
         return None
     if parts.scheme not in ("http", "https") or not parts.password:
         return None

@@ -312,7 +312,7 @@ class LaunchRequest(Value):
         return given is not False and given not in (None, (), {})
 
     def on_pool(self, name: str) -> LaunchRequest:
-        """Return the same request for an existing pool, which is used unchanged and stays up."""
+        """Return the same request without the options that shape a pool, for an existing pool that stays up."""
         return replace(self, pool=name, keep=False, **{name: DEFAULTS[name] for name in options_of()})
 
     # -- as a command line ---------------------------------------------------------------------------------
@@ -328,12 +328,13 @@ class LaunchRequest(Value):
         """
         from skyward_core.client.launch.image_option_parsing import parse_image_options
 
-        parse_image_options(self.image_settings)  # rejects texts with secrets, which must not appear in a command line
+        # Raises an error for texts with secrets, because a command line must not contain them.
+        parse_image_options(self.image_settings)
         words = [word for name, option in OPTIONS.items() for word in self._option_words(name, option.name)]
         target = self._target_word(called)
         behind = ["--", *self.script_args] if self.script_args is not None else []
         if target.startswith("-"):
-            target = f"./{target}"  # otherwise the script's name would be parsed as an option
+            target = f"./{target}"  # without "./", the command line would parse the script's name as an option
         return [*(("-m", self.module) if self.module else (target,)), *words, *behind]
 
     def command_line(self, *program: str, called: str | None = None) -> str:
@@ -377,7 +378,7 @@ class LaunchRequest(Value):
             return
         try:
             declared = {each.name: each for each in _provider_settings(self.provider)}
-        except SkywardError:  # reported when the launch is planned
+        except SkywardError:  # ignore invalid settings here, because the plan of the launch reports them
             declared = {}
         for name, text in self.settings.items():
             if not name.isidentifier():
@@ -437,12 +438,12 @@ COMMANDS: Mapping[str, Sequence[str]] = {
 
 
 def options_of(*parts: str) -> list[str]:
-    """Return the names of the options that shape the given parts of a pool, or any part if none is given."""
+    """Return the names of the options that shape the given parts of a pool, such as "image"; by default any part."""
     return [name for name, each in OPTIONS.items() if (each.part in parts if parts else each.part)]
 
 
 def format_setting(setting: Setting | None, name: str, text: str) -> tuple[str, str]:
-    """Return a setting as two words of a command line."""
+    """Return a provider's setting as two words of a command line, ``--set`` and ``NAME=VALUE``."""
     if setting is not None and setting.option == HOSTS:
         return HOSTS, text
     return OPTIONS["settings"].name, f"{name}={text}"

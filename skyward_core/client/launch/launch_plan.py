@@ -75,7 +75,7 @@ NICE = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """Validated request.
+    """Validated launch request, with everything that is known before the launch.
 
     Attributes:
         request: The request.
@@ -107,7 +107,7 @@ class LaunchPlan:
 
     @property
     def whole(self) -> bool:
-        """Whether the request runs a whole script; ``values`` then contains its ``args`` and its ``module``."""
+        """Whether the request runs a whole script; ``values`` then contains the script's ``args`` and ``module``."""
         return self.request.script_args is not None
 
     @property
@@ -125,7 +125,7 @@ class LaunchPlan:
             plugins = tuple(by_name(name) for name in plugin_names(pool))
         if (of_pool := pool_interpreter(pool.spec)) is not None:
             runs_here = isinstance(provider_class(pool.provider), capabilities.RunsHere)
-            with set_error_field("python"):  # check this before creating an environment
+            with set_error_field("python"):  # check the Python version before the slow creation of an environment
                 require_compatible(self.function.name, pool.name, self.interpreter, of_pool, here=runs_here)
         return replace(self, pool=pool, plugins=plugins, plugin_values={})
 
@@ -184,12 +184,12 @@ class LaunchPlan:
             return ()
         hosts = self.spec.provider.hosts
         if self.uses_single_gpus:
-            return hosts  # the pool uses the hosts that have enough free GPUs
+            return hosts  # return all hosts, because any of them may have free GPUs for the pool
         return hosts[: self.spec.nodes] if isinstance(self.spec.nodes, int) else hosts
 
     @property
     def uploaded_packages(self) -> list[LocalPackage]:
-        """Local packages that are sent to other machines in addition to the working folder."""
+        """Packages in local folders that are sent to other machines in addition to the working folder."""
         if self.spec is None or isinstance(self.spec.provider, capabilities.RunsHere):
             return []
         image = self.packages.add_to_image({}) if self.packages is not None else {}
@@ -223,7 +223,7 @@ class LaunchPlan:
 
     @property
     def has_rental_plan(self) -> bool:
-        """Whether the provider selects machines by their properties and can list them."""
+        """Whether the provider selects machines by their properties, so that a rental plan can list the candidates."""
         return self.spec is not None and isinstance(self.spec.provider, capabilities.Plans)
 
     @property
@@ -274,7 +274,8 @@ class LaunchPlan:
             return "", ""
         try:
             version, name = image_python_version(Image(project=True), str(self.script.absolute().parent))
-        except SpecError:  # no project file, or an invalid one, which is reported where it is used
+        except SpecError:
+            # Ignore a missing project file. An invalid project file is reported when its packages are read.
             return "", ""
         return ("", "") if satisfies(self.interpreter.version, version) else (version, name)
 
@@ -439,7 +440,8 @@ def _script_function(request: LaunchRequest) -> FunctionInfo:
 def make_spec(
     request: LaunchRequest, *, launching: bool = False, name: str = ""
 ) -> tuple[PoolSpec, Interpreter, PackageSpecs | None]:
-    """Return the requested pool, the interpreter of the script, and the packages that a file of its project lists.
+    """Return the specification of the requested pool, the interpreter of the script, and the packages that a file of
+    its project lists.
 
     Args:
         launching, name: As in :func:`make_plan`.

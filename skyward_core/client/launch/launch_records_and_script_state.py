@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from skyward_core.tasks.job_file import JobFile
 
 T = TypeVar("T")
-POOL_LAUNCH = "pool"  # used in place of a run's id for the launch that created a pool
+POOL_LAUNCH = "pool"  # stands for the run id in the file name of the launch record that created a pool
 MAX_CHANGED_FILES = 100  # maximum number of changed files whose names are saved
 MAX_DIFF_BYTES = 1 << 18  # maximum number of saved bytes of the patch
 GIT_TIMEOUT = 5.0  # seconds for all git calls; the command cannot exit before they finish
@@ -66,7 +66,7 @@ class ScriptState:
         """Return the hash of a script only, without calling git."""
         try:
             return cls(script=blake2s(read_bytes(script), digest_size=16).hexdigest())
-        except OSError:  # for example an invalid path
+        except OSError:  # for example, the path contains an invalid character
             return cls()
 
     @classmethod
@@ -77,7 +77,7 @@ class ScriptState:
         commit = _run_git(folder, deadline, 1 << 10, "rev-parse", "--verify", "HEAD").strip().decode("ascii", "replace")
         if not commit:
             return found
-        # Git must not run the filter programs that the repository's attributes request.
+        # Disable filter programs that the repository's attributes request, because git would run them.
         diff_words, without = ("diff", *_DIFF_OPTIONS), _repository_filters(folder, deadline)
         names = _run_git(
             folder, deadline, _MAX_GIT_OUTPUT, *diff_words, "--name-only", "-z", "HEAD", "--", without=without
@@ -116,7 +116,7 @@ _MAX_GIT_OUTPUT = MAX_DIFF_BYTES + 1
 
 
 def _redact_patch(patch: bytes) -> bytes:
-    """Redact secrets in a patch: the values of this process's secret variables, and passwords in URLs."""
+    """Redact secrets in a git patch: values of this process's secret variables, and passwords in URLs."""
     secrets = [*secret_values(os.environ), *url_secrets(patch.decode("utf-8", "replace"))]
     return Redactor(secrets).redact_bytes(patch)
 
@@ -219,7 +219,7 @@ def save_launch_record(pool: str, run: str, request: LaunchRequest, *, joined: b
 
 
 def save_before_launch(pool: str, run: str, request: LaunchRequest | ShellRecord, *, joined: bool) -> None:
-    """Save a launch before it starts, so that its record exists even if the client dies. Does not call git.
+    """Save the record of a launch before the launch starts, in case the client dies. Does not call git.
 
     Errors are ignored, because the save after the launch reports them.
     """
@@ -278,7 +278,8 @@ def load_pool_record(pool: PoolRow) -> LaunchRecord | JobRecord | CommandRecord:
         UsageError: If the saved launch cannot be read.
     """
     found = _read_record(pool.key, POOL_LAUNCH, f"pool {pool.name}")
-    if isinstance(found, LaunchRecord) and found.request.nodes is None:  # the provider's default
+    # Replace "the provider's default" by the pool's actual number of nodes.
+    if isinstance(found, LaunchRecord) and found.request.nodes is None:
         return replace(found, request=replace(found.request, nodes=pool.spec.get("nodes")))
     return found or LaunchRecord(request=request_from_pool(pool), cwd=Path(pool.spec.get("cwd") or "/"))
 
@@ -288,7 +289,7 @@ def request_from_pool(pool: PoolRow) -> LaunchRequest:
     spec, image = pool.spec, pool.spec.get("image") or {}
     provider = str(spec.get("provider") or pool.provider["provider"])
     settings: dict[str, str] = {}
-    with suppress(SkywardError):  # the provider's package is no longer installed
+    with suppress(SkywardError):  # settings stay unknown if the package of the provider is no longer installed
         for each in declared_settings(provider_class(provider)):
             value = pool.provider.get(each.name)
             text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -340,7 +341,7 @@ def parse_saved(kind: type[T], data: Any) -> T:
     Raises:
         ValueError: If a value has another type, or matches no field.
     """
-    if any("\0" in text for text in texts_in(data)):  # not allowed in paths and command lines
+    if any("\0" in text for text in texts_in(data)):  # paths and command lines cannot contain zero bytes
         raise ValueError("a zero byte")
     if invalid := invalid_fields(kind, data):
         raise ValueError(", ".join(invalid))
@@ -354,7 +355,7 @@ def _validate(kind: type[T], data: Any) -> T:
 
 
 def texts_in(data: Any) -> Iterator[str]:
-    """Yield all strings in saved data."""
+    """Yield all strings in nested JSON data, including the keys of objects."""
     if isinstance(data, str):
         yield data
     elif isinstance(data, dict | list):
@@ -397,7 +398,7 @@ class ShellRecord:
         why_not: Reason why the launch cannot run again; "" if it can.
     """
 
-    TAG: ClassVar[str]  # key in the saved record
+    TAG: ClassVar[str]  # key of the saved record that identifies the kind of launch
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  read by ``parse_saved``
 
     cwd: Path
@@ -409,12 +410,12 @@ class ShellRecord:
 
     @property
     def label(self) -> str:
-        """Name for messages."""
+        """Name of the launch in messages, such as the path of the job file."""
         raise NotImplementedError
 
     def missing_variables(self, env: Overrides, secrets: Overrides) -> dict[str, str]:
-        """Return the variables that have no value, each with the option that sets it. Given values and this process's
-        environment count.
+        """Return the variables that neither the given values nor this process's environment contain, each with the
+        option that sets it.
         """
         missing = {name: "--env" for name in self.lacks_env if name not in env}
         missing |= {name: "--secret" for name in self.lacks_secrets if name not in secrets}
@@ -514,7 +515,7 @@ class CommandRecord(ShellRecord):
         return record
 
 
-JOBS_FOLDER = "jobs"  # folder in the state folder: job files of rerun jobs whose original files changed
+JOBS_FOLDER = "jobs"  # folder in the state folder for the texts of saved job files whose original files changed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

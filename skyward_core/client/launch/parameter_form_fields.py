@@ -56,11 +56,11 @@ class ArgumentField:
 
     @property
     def is_on(self) -> bool:
-        """Default state of a switch."""
+        """Whether the switch of a bool parameter is on by default."""
         return self.default == "True"
 
     def validation_error(self, text: str) -> str:
-        """Return the reason why a text is not a valid value; "" if the text may be valid."""
+        """Return the reason why a text is not a valid value of the parameter; "" if the text may be valid."""
         try:
             if is_checkable(self._type) and not (self.default == "None" and text in ("None", "null")):
                 convert(text, self._type)
@@ -107,7 +107,8 @@ def _make_field(info: FunctionInfo, param: Param, help_text: str) -> ArgumentFie
         choices = tuple(dict.fromkeys(_list_choices(kind)))
         if choices and param.default == "None" and "None" not in choices:
             choices = (*choices, "None")
-        if not all(map(str.isprintable, choices)):  # the terminal gets the text of a field unchanged
+        # Do not offer unprintable choices, because the terminal would receive them unfiltered.
+        if not all(map(str.isprintable, choices)):
             choices = ()
         form = "choice" if choices else "text"
     star = "*" if param.kind == "var_positional" else ""
@@ -154,7 +155,7 @@ def _parameter_docs(doc: str) -> dict[str, str]:
     _, _, within = doc.partition("Args:\n")
     for line in within.splitlines():
         if line and not line.startswith(" "):
-            break  # the next section of the docstring begins
+            break  # a line without indentation begins the next section of the docstring
         if entry := re.fullmatch(r" +\*{0,2}(\w+(?:, \*{0,2}\w+)*)(?: \([^)]*\))?: (\S.*)", line):
             found |= {name: entry[2] for name in re.findall(r"\w+", entry[1])}
     return found

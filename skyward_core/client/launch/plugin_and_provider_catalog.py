@@ -94,7 +94,8 @@ def _parse_plugin_parameters(name: str, pairs: Sequence[str]) -> dict[str, Any]:
         try:
             values = parse_arguments(_as_function(name, made), pairs)
         except UsageError as error:
-            error.field = "plugin_settings"  # by default, the error names the field of the function's arguments
+            # Name the field with the plugin's parameters instead of the function's arguments.
+            error.field = "plugin_settings"
             raise
         for parameter, value in values.items():
             if isinstance(value, RawArgument):
@@ -107,7 +108,7 @@ def _parse_plugin_parameters(name: str, pairs: Sequence[str]) -> dict[str, Any]:
 def _plugin_fields(name: str) -> Iterator[ArgumentField]:
     try:
         made = factory(name)
-    except SkywardError:  # reported when the launch is planned
+    except SkywardError:  # an unavailable plugin has no fields; the plan of the launch reports it
         return
     helps = {each.name: str(each.metadata.get("help", "")) for each in _init_fields(made)}
     for found in argument_fields(_as_function(name, made)):
@@ -174,6 +175,6 @@ def available() -> list[ProviderInfo]:
 def _info(name: str) -> ProviderInfo:
     try:
         found = provider_by_name(name)
-    except SkywardError:  # reported when a launch on this provider is planned
+    except SkywardError:  # an unavailable provider is listed by name only; the plan of a launch on it reports the error
         return ProviderInfo(name)
     return ProviderInfo(name, found.about, declared_settings(found), isinstance(found, Offers), costs_money(found))

@@ -22,7 +22,7 @@ from skyward_core.util.safe_file_access import is_file
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 PRESETS_TABLE = "presets"
-MAX_NAME_LENGTH = 60  # characters
+MAX_NAME_LENGTH = 60  # maximum characters of a preset's name
 
 
 _TYPE_WORDS: Mapping[str, str] = {
@@ -101,7 +101,8 @@ def save(name: str, request: LaunchRequest) -> Path:
     """
     if not name.strip() or len(name) > MAX_NAME_LENGTH or not name.isprintable():
         raise UsageError(f"a preset's name must have 1 to {MAX_NAME_LENGTH} printable characters")
-    parse_image_options(request.image_settings)  # rejects texts with secrets
+    # Raises an error for texts with secrets, because the settings file must not contain them.
+    parse_image_options(request.image_settings)
     values = {name: value for name, default in DEFAULTS.items() if (value := getattr(request, name)) != default}
     if request.script == NO_SCRIPT:
         values.pop("script", None)
@@ -160,7 +161,8 @@ def _parse_entry(entry: Mapping[str, Any], messages: list[str]) -> Iterator[tupl
             messages.append(f"launch option {sanitize_line(name)} no longer exists")
         elif name in invalid:
             messages.append(f"{name} must be {_TYPE_WORDS[types[name]]}, not {sanitize_line(repr(value))[:40]}")
-        elif not all(map(str.isprintable, texts_in(value))):  # texts of fields reach the terminal unescaped
+        elif not all(map(str.isprintable, texts_in(value))):
+            # Reject unprintable characters, because the launch form writes texts to the terminal unfiltered.
             messages.append(f"{name} contains unprintable characters and is ignored")
         else:
             yield name, value
@@ -180,7 +182,7 @@ def _as_text(value: str | bool | float) -> str:
 def _known_settings(provider: str, settings: Mapping[str, str], messages: list[str]) -> Iterator[tuple[str, str]]:
     try:
         known = {each.name for each in declared_settings(provider_class(provider))}
-    except SkywardError:  # reported when the pool starts
+    except SkywardError:  # if a provider is unavailable, its settings stay unchanged; the start of the pool reports it
         known = set(settings)
     for name, text in settings.items():
         if name in known:

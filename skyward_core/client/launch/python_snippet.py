@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
 _BRACKETS: Mapping[type, str] = {list: "[{}]", tuple: "({},)", set: "{{{}}}", frozenset: "frozenset([{}])"}
-_OURS = {"sky", "pool", "print", "value", "values"}  # names that a snippet uses itself
+# Names that every snippet uses, so that variables must have other names.
+_OURS = {"sky", "pool", "print", "value", "values"}
 _TEARDOWN_COMMENT = "# The pool ends with the block; the launch would leave it up.\n"
 
 
@@ -77,14 +78,14 @@ class _Source:
 
     def __init__(self, secrets: Sequence[str]) -> None:
         self.modules = set[str]()
-        self.secrets = secrets  # names of variables whose values come from the environment
+        self.secrets = secrets  # names of secret variables, whose values the snippet reads from the environment
 
     def import_lines(self) -> str:
         lines = "".join(f"import {name}\n" for name in sorted(self.modules))
         return lines + ("\n" if lines else "") + "import skyward_core as sky\n"
 
     def expression(self, value: Any) -> str:
-        """Return an expression for a value.
+        """Return a Python expression that evaluates to a value.
 
         Raises:
             UsageError: If the value cannot be expressed.
@@ -101,7 +102,7 @@ class _Source:
             return f"pathlib.Path({str(value)!r})"
         if isinstance(value, date):
             self.modules.add("datetime")
-        elif kind not in _PLAIN and kind not in _BRACKETS:  # for an empty collection, repr suffices
+        elif kind not in _PLAIN and kind not in _BRACKETS:  # the repr of an empty collection is a valid expression
             raise UsageError(f"{value!r:.80} has a type that only the script itself can create")
         return repr(value)
 
@@ -138,7 +139,7 @@ def _is_ours(module: str) -> bool:
 
 
 def _compute(plan: LaunchPlan, spec: PoolSpec, source: _Source) -> Iterator[str]:
-    """Yield the arguments of ``Compute``."""
+    """Yield the arguments of the snippet's ``Compute`` call, as source text."""
     request = plan.request
     if request.pool is not None:
         yield f"name={request.pool!r}"
@@ -244,7 +245,7 @@ def _is_name(text: str) -> bool:
 
 
 def _result_lines(plan: LaunchPlan, ran: str) -> str:
-    """Return the lines that print the results."""
+    """Return the lines of the snippet that print the results."""
     if plan.request.one and not plan.function.is_generator:
         return f"    print({ran})\n"
     if plan.request.one or not plan.function.is_generator:
