@@ -549,8 +549,8 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
 
         scripts = await run_in_daemon_thread(folder_scripts)
         if self.is_attached and panel is self._starts:
-            await self.query_one("#left").mount(panel)
-            await panel.mount(starts := StartList((), self._start, scripts))
+            panel.compose_add_child(starts := StartList((), self._start, scripts))
+            await self.query_one("#left").mount(panel)  # once, because the app may exit during the mount
             if self.focused in (None, self.listed):
                 starts.focus()
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 from textual import events
+from textual.containers import Vertical
+from textual.widget import Widget
 from textual.widgets import Input
 
 from skyward_core.client.run_history import MetricSummary, PastRun
@@ -36,6 +39,23 @@ async def test_empty_pool_list_names_the_launch_key(app: SkywardApp) -> None:
         assert "Press n to launch a script" in screen_text(app)
         await pilot.press("X", "L")
         assert isinstance(app.screen, PoolsScreen)
+
+
+async def test_app_can_exit_while_the_start_list_is_mounted(app: SkywardApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    mount, exited = Vertical.mount, []
+
+    def mount_then_exit(parent: Vertical, *widgets: Widget, **more: Any) -> Any:
+        mounted = mount(parent, *widgets, **more)
+        return exit_after(mounted) if widgets and widgets[0].id == "first" else mounted
+
+    async def exit_after(mounted: Awaitable[None]) -> None:
+        await mounted
+        app.exit()
+        exited.append(app)
+
+    monkeypatch.setattr(Vertical, "mount", mount_then_exit)
+    async with running_app(app, SIZE, until=lambda: exited == [app]):
+        pass  # a fault of the worker fails the test here
 
 
 async def test_pools_of_other_clients_appear_and_the_cursor_keeps_its_pool(
