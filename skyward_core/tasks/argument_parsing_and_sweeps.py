@@ -23,7 +23,7 @@ from skyward_core.util.safe_file_access import expand_user
 
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _NONE = ("None", "null")
-_ANY_TEXT = (str, Any, object)  # these types accept any text, so for a union they are tried last
+_ANY_TEXT = (str, Any, object)  # for a union, try these types last, because they accept any text
 _TEXT_CONSTRUCTIBLE = (str, Number, UUID)  # ``Number`` includes the number classes of NumPy and other libraries
 _TYPE_LABELS: dict[type[Any], str] = {
     date: "a date such as 2031-12-24",
@@ -49,7 +49,7 @@ class RawArgument(str):
 
 
 def convert(text: str, kind: Any) -> Any:
-    """Convert a text to a value of a type.
+    """Convert a command-line text to a value of a type.
 
     Supports numbers, ``bool``, ``str``, ``bytes``, paths, dates, ``UUID``, enums (by member name or value),
     ``Literal``, ``Optional``, unions, dataclasses (as JSON objects), and lists, tuples, sets and dicts of these. A list
@@ -106,7 +106,7 @@ def describe_type(kind: Any) -> str:
 
 
 def _strip_annotations(kind: Any) -> Any:
-    """Unwrap ``Annotated``, ``Final``, ``ClassVar``, aliases, type variables and ``NewType``."""
+    """Return the underlying type of ``Annotated``, ``Final``, ``ClassVar``, aliases, type variables and ``NewType``."""
     while True:
         origin = typing.get_origin(kind)
         if origin in (typing.Annotated, typing.Final, typing.ClassVar):
@@ -129,7 +129,7 @@ def _parse_literal(text: str, choices: Sequence[Any]) -> Any:
 
 
 def _parse_union(text: str, alternatives: Sequence[Any]) -> Any:
-    # The texts "None" and "null" mean None if the union includes None.
+    # "None" and "null" are parsed as None only if the union includes None.
     reason: ValueError = ValueError(text)
     for alternative in sorted(alternatives, key=lambda kind: (kind is not NoneType, kind in _ANY_TEXT)):
         try:
@@ -179,12 +179,12 @@ def _parse_class(text: str, kind: type[Any]) -> Any:
 def _is_instance(value: object, kind: type[Any]) -> bool:
     try:
         return isinstance(value, kind)
-    except TypeError:  # a protocol that cannot be checked at run time, or a TypedDict
+    except TypeError:  # Python cannot check the type at run time, such as a TypedDict, so accept the value
         return True
 
 
 def _parse_enum(text: str, kind: type[enum.Enum]) -> enum.Enum:
-    """Return an enum member by name, value or case-insensitive name. For a flag, also several names as ``A|B``."""
+    """Parse a text to the enum member of this name or value. Flags may be combined, as in ``A|B``."""
     if issubclass(kind, enum.Flag) and "|" in text:
         value = kind(0)
         for part in text.split("|"):
@@ -234,7 +234,7 @@ def _parse_int(text: str) -> int:
 
 
 def _parse_bytes(text: str) -> bytes:
-    r"""Return a literal such as ``b"\x00"``, or any other text as UTF-8."""
+    r"""Parse a text to bytes: a literal such as ``b"\x00"``, or any other text encoded as UTF-8."""
     if text[:2].lower() in ('b"', "b'"):
         value = _eval_literal(text)
         if isinstance(value, bytes):
@@ -289,7 +289,7 @@ def _eval_literal(text: str) -> Any:
     try:
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return json.loads(text)  # raises a ValueError
+        return json.loads(text)  # json.loads raises a ValueError if the text is not JSON either
 
 
 def _guess_value(text: str) -> Any:
@@ -301,7 +301,8 @@ def _guess_value(text: str) -> Any:
         return text
 
 
-MAX_COMBINATIONS = 4_096  # combinations of one run; the client holds their outcomes in memory
+# Maximum number of combinations in one sweep, because the client holds their outcomes in memory.
+MAX_COMBINATIONS = 4_096
 
 _RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})")
 _OPENS, _CLOSES, _QUOTES = "([{", ")]}", "\"'"
@@ -332,7 +333,7 @@ def expand_combinations(pairs: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def argument_values(name: str, text: str) -> list[str]:
-    """Return the values of one argument, as texts.
+    """Return the values of one argument of a sweep, as texts.
 
     Raises:
         UsageError: In the same cases as in :func:`expand_combinations`.
@@ -358,7 +359,7 @@ def _expand_range(name: str, text: str) -> list[str]:
 
 
 def _split_commas(text: str) -> list[str]:
-    """Split at commas outside brackets and quotes."""
+    """Split a text at the commas that are outside of brackets and quotes."""
     parts, part, depth, quote = [], "", 0, ""
     for letter in text:
         if quote:

@@ -29,7 +29,7 @@ _GIT_HOOK_VARIABLES = (
 # These options, and GIT_NO_LAZY_FETCH, keep git from running programs that a repository's configuration names.
 _SAFE_GIT_OPTIONS = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _EMPTY_VARIABLE = "SKYWARD_EMPTY"
-TIMEOUT_MEMORY_SECONDS = 60  # seconds for which further calls of a program that did not answer fail at once
+TIMEOUT_MEMORY_SECONDS = 60  # seconds for which a program that timed out is not started again
 
 _running: set[subprocess.Popen[bytes]] = set()
 _timed_out: dict[tuple[object, ...], float] = {}
@@ -81,7 +81,8 @@ def run_bounded(
         stderr=subprocess.PIPE if most is None and not discard else subprocess.DEVNULL,
         cwd=cwd,
         env=env,
-        start_new_session=True,  # a wrapper script may start other processes, which must end with it
+        # In its own session, a wrapper script can be killed together with the processes that it starts.
+        start_new_session=True,
     ) as process:
         _running.add(process)
         try:
@@ -107,7 +108,8 @@ def git_command(folder: str, *words: str, without: Sequence[str] = ()) -> list[s
         without: Names of settings to override with an empty value.
     """
     variables = (*(f"-u{name}" for name in _GIT_HOOK_VARIABLES), "GIT_NO_LAZY_FETCH=1", f"{_EMPTY_VARIABLE}=")
-    emptied = (f"--config-env={name}={_EMPTY_VARIABLE}" for name in without)  # -c would split a name that contains "="
+    # --config-env, because -c would split a setting whose name contains "=".
+    emptied = (f"--config-env={name}={_EMPTY_VARIABLE}" for name in without)
     return ["env", *variables, "git", "--no-optional-locks", *_SAFE_GIT_OPTIONS, *emptied, "-C", folder, *words]
 
 
@@ -135,7 +137,7 @@ def _read_output(process: subprocess.Popen[bytes], most: int, patience: float) -
 
 def kill_group(process: subprocess.Popen[bytes]) -> None:
     """Kill a process that leads its own session, and all processes in its group."""
-    if process.returncode is None:  # until it is reaped, no other process can get its id
+    if process.returncode is None:  # as long as the process is not reaped, its id cannot belong to another process
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
@@ -150,12 +152,12 @@ def _kill_running() -> None:
 
 
 def is_exiting() -> bool:
-    """Check whether this process is exiting and has killed its running programs."""
+    """Check whether this process is exiting and has killed the programs that it had started."""
     return _is_exiting
 
 
 class CancellationToken:
-    """Request to cancel the loading of a script, which any thread can make once."""
+    """Token with which any thread can cancel the loading of a script."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -51,7 +51,7 @@ from skyward_core.tasks.script_stdout_beside_rank_lines import is_stdout
 from skyward_core.util.content_hash import BLOB_PREFIX, ContentHash, hash_bytes
 from skyward_core.util.safe_file_access import read_bytes, resolve_path
 
-# For each iterator argument: the name of its parameter, and the iterable of its values.
+# Type of a call's iterator arguments: for each, the name of its parameter and the iterable of its values.
 IteratorFeeds = tuple[tuple[str, Iterable[Any]], ...]
 
 _iterator_parameters: WeakKeyDictionary[FunctionType, frozenset[str]] = WeakKeyDictionary()
@@ -133,14 +133,15 @@ def _is_iterator_type(note: Any) -> bool:
 
 
 T = TypeVar("T")
-_MISSING = object()  # stands for an undefined global
+_MISSING = object()  # marks a global variable that a function uses but that is not defined
 _IMMUTABLE_TYPES = frozenset((type(None), bool, int, float, complex, str, bytes, ModuleType, object))
 _BUILT_IN_TYPES = frozenset((object, bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset))
-_MODULE_GLOBALS = ("__package__", "__name__", "__path__", "__file__")  # globals that are pickled with every function
+# Names of the module globals that cloudpickle includes in the pickle of every function.
+_MODULE_GLOBALS = ("__package__", "__name__", "__path__", "__file__")
 
 
-# All objects that determine a function's pickle and, if they include modules, a value that identifies the loaded
-# modules.
+# Type of a fingerprint: all objects that determine a function's pickle and, if they include modules, a value that
+# identifies the loaded modules.
 _Fingerprint = tuple[tuple[Any, ...], tuple[int, str] | None]
 
 
@@ -165,7 +166,8 @@ class PickleCache(Generic[T]):
             return make()
         code, found = fn.__code__, self._entries.get(fn)
         names = found[1] if found is not None and found[0] is code else tuple(_code_names(code))
-        parts = _fingerprint(fn, names)  # computed first, because the function may change during ``make``
+        # Compute the fingerprint before the pickle, because another thread may change the function during ``make``.
+        parts = _fingerprint(fn, names)
         if found is not None and _is_same(parts, found[2]):
             return found[3]
         made = make()
@@ -175,7 +177,7 @@ class PickleCache(Generic[T]):
 
 
 def _is_same(parts: _Fingerprint | None, others: _Fingerprint | None) -> bool:
-    """Compare by identity: equal objects may have different types."""
+    """Check whether two fingerprints are identical, because equal objects may have different types."""
     if parts is None or others is None or parts[1] != others[1] or len(parts[0]) != len(others[0]):
         return False
     return all(map(is_, parts[0], others[0]))
@@ -188,7 +190,8 @@ def _fingerprint(fn: FunctionType, names: tuple[str, ...]) -> _Fingerprint | Non
         names: Names used in the function's code and in nested code; some of these names are globals.
     """
     if fn.__module__ != "__main__" and "<locals>" not in fn.__qualname__:
-        return None  # cloudpickle may pickle it by reference: fast, but depends on loaded modules
+        # Not cached, because cloudpickle may store only a name, which is fast but depends on the loaded modules.
+        return None
     if fn.__dict__ or fn.__kwdefaults__ or getattr(fn, "__type_params__", None):
         return None
     notes = fn.__annotations__
@@ -211,11 +214,12 @@ def _fingerprint(fn: FunctionType, names: tuple[str, ...]) -> _Fingerprint | Non
         by_value = tuple(f"{name}." for name in cloudpickle.list_registry_pickle_by_value())
         for module in (value for value in values if type(value) is ModuleType):
             if sys.modules.get(module.__name__) is not module or f"{module.__name__}.".startswith(by_value):
-                return None  # the content of the module becomes part of the pickle
+                return None  # not cached, because the pickle contains the module itself, which may change
         # The pickle also depends on the submodules that the function can access.
         try:
             loaded = len(sys.modules), next(reversed(sys.modules))
-        except RuntimeError:  # another thread is importing a module
+        except RuntimeError:
+            # The set of modules changed during the iteration, because another thread is importing a module.
             return None
     return (fn.__code__, *notes, *notes.values(), len(notes), *values), loaded
 
@@ -227,7 +231,7 @@ def _code_names(code: CodeType) -> Iterator[str]:
             yield from _code_names(constant)
 
 
-MAX_SOURCE_BYTES = 1 << 18  # bytes; larger sources are not sent
+MAX_SOURCE_BYTES = 1 << 18  # bytes; the source text of a larger script is not sent to the nodes
 SITE_PACKAGES = re.compile(r"[/\\](site|dist)-packages[/\\]")
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 
@@ -286,8 +290,9 @@ def _is_installed(name: str) -> bool:
     )
 
 
-MAX_PLAIN_ARGUMENTS = 8  # with at most this number of arguments, simple arguments are pickled without cloudpickle
-THREADED_HASH_BYTES = 1 << 20  # bytes; hashing a write of this size or more in another thread saves time
+# Calls with at most this number of arguments are pickled without cloudpickle if all arguments are simple.
+MAX_PLAIN_ARGUMENTS = 8
+THREADED_HASH_BYTES = 1 << 20  # bytes; a write of at least this size is hashed in another thread, which saves time
 
 
 def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | None = None) -> Task:
@@ -415,7 +420,8 @@ def _reduce_new_type(kind: Any) -> Any:
 
 def _reduce_context_var(variable: contextvars.ContextVar[Any]) -> Any:
     """Reduce a context variable to a module's attribute, or to a new variable. Omit its value, which is per thread."""
-    script = sys.modules.get("__main__")  # multiprocessing also registers this module as __mp_main__
+    # Use "__main__", because multiprocessing also registers this module as "__mp_main__".
+    script = sys.modules.get("__main__")
     for name, module in list(sys.modules.items()):
         held = getattr(module, "__dict__", {})
         if module is not script and any(each is variable for each in list(held.values())):
@@ -448,7 +454,7 @@ def _is_importable(value: Any) -> bool:
 
 
 class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-    """Extension of cloudpickle's pickler.
+    """Pickler of calls, which extends cloudpickle's pickler.
 
     ``sys.stdout`` is replaced by the node's ``sys.stdout``, also behind ``SharedStdout``. Cached functions and new
     types of a script are pickled by value. A nested class keeps its qualified name, and a class keeps its
@@ -470,7 +476,8 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
     def __init__(self, file: Any, protocol: int) -> None:
         super().__init__(file, protocol=protocol)
-        self.files: dict[str, None] = {}  # files that define the objects that are pickled by value
+        # Names of the files that define the pickled functions and classes; a dict keeps their order.
+        self.files: dict[str, None] = {}
 
     def reducer_override(self, value: Any) -> Any:
         if reducers.has_tblib_reducer(value):
@@ -490,7 +497,8 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
                     made = made[0], (*made[1][:2], (typing.TypedDict,), *made[1][3:]), *made[2:]
                 # cloudpickle 3.1.3 sets __slots__ after the class is created, without effect: unpickled instances would
                 # have attributes that the class has no slots for.
-                if "__slots__" in made[2][0] and typing.NamedTuple not in bases:  # NamedTuple sets __slots__ itself
+                # Except for a NamedTuple, which sets __slots__ itself.
+                if "__slots__" in made[2][0] and typing.NamedTuple not in bases:
                     made[1][3]["__slots__"] = made[2][0].pop("__slots__")
         return made
 

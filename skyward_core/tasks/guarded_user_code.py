@@ -16,7 +16,7 @@ _SIGNALS = (
 
 
 def run_guarded(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
-    """Run a value's code, and return its result and the exception that it raised, of any type.
+    """Run code of a user's value. Return its result, and the exception of any type that it raised.
 
     A signal handler, such as the one for Ctrl-C, may raise during the run. Its exception is not caused by the value and
     is raised again. To distinguish it from the value's own ``KeyboardInterrupt``, handlers are wrapped until the run
@@ -37,7 +37,8 @@ def run_guarded(work: Callable[[], T]) -> tuple[T | None, BaseException | None]:
             found = None, error
     finally:
         for number, (handler, watching) in watched.items():
-            if _signal.getsignal(number) is watching:  # False if the value's code has installed its own handler
+            # Restore the handler, unless the value's code has replaced it by its own.
+            if _signal.getsignal(number) is watching:
                 _signal.signal(number, handler)
     if raised:
         raise raised[0]
@@ -57,7 +58,8 @@ def _track_signal(handler: Callable[..., Any], raised: list[BaseException]) -> C
 
 def describe_exception(error: BaseException) -> tuple[str, str]:
     """Return the name of an exception's type, and its message."""
-    from skyward_core.node.worker.returned_exceptions import error_words  # imported late: few values raise
+    # Imported late, because few calls must format an exception.
+    from skyward_core.node.worker.returned_exceptions import error_words
 
     words, _ = run_guarded(lambda: error_words(error))
     return (words["type"], words["message"]) if words is not None else ("BaseException", "")

@@ -26,7 +26,7 @@ def add_script_folder(script: Path) -> None:
 
 
 def script_folders() -> list[str]:
-    """Return the folders of scripts, for a rank's interpreter that has its own import path."""
+    """Return the folders from :func:`add_script_folder`, for a rank whose interpreter has its own ``sys.path``."""
     return list(_script_folders)
 
 
@@ -46,7 +46,7 @@ def _starts_with_command_folder() -> bool:
     return not command.suffix and sys.path[:1] == [str(resolve_path(command).parent)]
 
 
-@lru_cache(maxsize=1)  # called for each node of a pool
+@lru_cache(maxsize=1)  # cached, because the client needs the index for each node of a pool
 def _library_index(path: tuple[str, ...]) -> int:
     library = resolve_path(os.__file__).parent
     return next((i for i, entry in enumerate(path) if entry and resolve_path(entry) == library), 0)

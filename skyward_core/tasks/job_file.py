@@ -27,7 +27,7 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.redaction import MIN_SECRET_LENGTH, is_secret_name, secret_values, strip_credentials
 from skyward_core.util.safe_file_access import exists, expand_user, is_dir, is_file, read_text, resolve_path
 
-MAX_UPLOAD_BYTES = 1 << 30  # bytes of all files of one job; this process holds them in memory
+MAX_UPLOAD_BYTES = 1 << 30  # maximum bytes of all mounted files of one job, because this process holds them in memory
 
 
 def make_mount_call(mounts: Mapping[str, Path]) -> PendingFunction[None]:
@@ -68,7 +68,7 @@ def _pack_files(source: Path, room: int, paths: Sequence[str] | None = None, *, 
     try:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             if paths is None:
-                # The path of the mount is resolved; links inside it stay links.
+                # Resolve only the path of the mount itself. Links inside the mounted folder are sent as links.
                 real = source.resolve()
                 tar.add(
                     real,
@@ -149,11 +149,13 @@ class JobFile(Value):
     path: Path
     name: str = ""
     workdir: Path | None = None
-    git: tuple[str, str] | None = field(default=None, repr=False)  # may contain a password
+    # Hidden in repr, because the URL of the repository may contain a password.
+    git: tuple[str, str] | None = field(default=None, repr=False)
     num_nodes: int = 1
     ways: tuple[WantedMachine, ...] = (WantedMachine(),)
     ordered: bool = False
-    envs: Mapping[str, str] = field(default_factory=dict, repr=False)  # may contain secrets
+    # Hidden in repr, because values of variables may be secrets.
+    envs: Mapping[str, str] = field(default_factory=dict, repr=False)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     mounts: Mapping[str, Path] = field(default_factory=dict)
     setup: str = ""
@@ -258,7 +260,7 @@ class JobFile(Value):
 
     @property
     def folder(self) -> str:
-        """Description of the working folder."""
+        """Description of the working folder: the path, the repository, or "none"."""
         if self.git is not None:
             return strip_credentials(" ".join(filter(None, self.git)))
         return str(self.workdir or "none")
@@ -431,10 +433,10 @@ def _is_inside(target: str, folder: Path) -> bool:
 
 
 def _local_target(target: str) -> Path | None:
-    """Return the local path of a target if the node is this machine. None if the path is only known on the node."""
+    """Return the path of a mount's target on this machine. None if only the node can determine the path."""
     if not target.startswith(("/", "~")):
         return None
-    place = expand_user(target)  # for another user's home, only the node may know the path
+    place = expand_user(target)  # for the home of another user, such as "~ada", only the node may know the path
     return place.absolute() if place.is_absolute() else None
 
 

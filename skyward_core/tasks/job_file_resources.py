@@ -13,9 +13,9 @@ from skyward_core.tasks.job_yaml_validation import AutostopKeys, ResourceKeys, Y
 from skyward_core.util.light_dataclass import Value, value
 
 _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*(\+?)\s*")
-_SIZE_UNITS = {"": 1.0, "gb": 1.0, "gi": 1.0, "g": 1.0, "tb": 2.0**10, "t": 2.0**10}  # in GB
+_SIZE_UNITS = {"": 1.0, "gb": 1.0, "gi": 1.0, "g": 1.0, "tb": 2.0**10, "t": 2.0**10}  # size unit -> its value in GB
 _SIZE_UNITS |= {"mb": 2.0**-10, "m": 2.0**-10, "kb": 2.0**-20, "k": 2.0**-20}
-DEFAULT_IDLE_SECONDS = 300.0  # seconds, for autostop: true
+DEFAULT_IDLE_SECONDS = 300.0  # idle seconds after which the pool ends if a job file contains "autostop: true"
 ALTERNATIVE_KEYS = ("any_of", "ordered")
 
 

@@ -15,8 +15,8 @@ from yaml.reader import ReaderError
 from skyward_core.model.errors import JobFileError
 from skyward_core.util.redaction import Redactor, url_secrets
 
-MAX_CHARACTERS = 1 << 20  # characters
-MAX_VALUES = 20_000  # values, counting repetitions by aliases
+MAX_CHARACTERS = 1 << 20  # maximum number of characters of a job file
+MAX_VALUES = 20_000  # maximum number of values in a job file; each use of a YAML alias counts the values again
 _COLLECTION_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _INVALID_CHARACTERS = re.compile("[\\0\\ud800-\\udfff]")
 YamlPath = tuple[str | int, ...]
@@ -78,7 +78,7 @@ class YamlDocument:
         return self._line_numbers.get(place, 1)
 
     def make_error(self, words: str, place: YamlPath | None = None, line: int = 0) -> JobFileError:
-        """Return an error that names the file and the line."""
+        """Return an error about a value of the job file that names the file and the line."""
         at = line or (self.line_of(place) if place is not None else 0)
         return JobFileError(f"{self.name}{f', line {at}' if at else ''}: {words}")
 
@@ -101,11 +101,11 @@ class YamlDocument:
             words = f"{node.value!r:.60} cannot be read: {getattr(error, 'problem', None) or error}"
             raise self.make_error(words, line=node.start_mark.line + 1) from error
         self._check_text(value, node)
-        # YAML reads 1:30 as a base-60 number, so the text is used instead.
+        # YAML reads 1:30 as the base-60 number 90, so use the original text instead.
         return node.value if isinstance(value, int) and not isinstance(value, bool) and ":" in node.value else value
 
     def _check_text(self, value: Any, node: yaml.Node) -> None:
-        """Reject characters that no command, variable or path can contain."""
+        """Reject a text with a character that no command, variable or path can contain, such as a zero byte."""
         if isinstance(value, str) and (odd := _INVALID_CHARACTERS.search(value)):
             raise self.make_error(f"the character {odd[0]!r} is not supported", line=node.start_mark.line + 1)
 
@@ -137,7 +137,7 @@ def _type_label(value: Any) -> str:
     return {list: "a list", str: "a text", type(None): "nothing"}.get(type(value), type(value).__name__)
 
 
-# Unsupported keys, with the alternative or the reason.
+# Unsupported key of a job file -> advice on what to use instead, or the reason.
 UNSUPPORTED_KEYS: Mapping[str, str] = {
     "service": "run the server as the job, and forward its port",
     "volumes": "use the machines' disks, or copy files with file_mounts",
@@ -155,7 +155,7 @@ UNSUPPORTED_KEYS: Mapping[str, str] = {
     "resources.volumes": "set disk_size for a larger machine disk",
     "resources.spot_recovery": "use job_recovery",
 }
-# Keys without effect, with a description of what happens instead. The user is notified.
+# Ignored key of a job file -> description of what happens instead, which the user sees as a note.
 IGNORED_KEYS: Mapping[str, str] = {
     "resources.ports": "ports are not opened publicly; forward a port from the node to this machine",
     "resources.disk_tier": "AWS disks are gp3; other providers use their default",
@@ -227,7 +227,7 @@ class ResourceKeys(_Keys):
     job_recovery: str | RecoveryKeys | None = None
     any_of: list[ResourceKeys] | None = Field(default=None, min_length=1)
     ordered: list[ResourceKeys] | None = Field(default=None, min_length=1)
-    # Accepted without effect. The user is notified.
+    # SkyPilot's keys that are accepted but have no effect. A note tells the user.
     ports: Any = None
     disk_tier: Any = None
     network_tier: Any = None
@@ -293,7 +293,7 @@ def translate_validation_error(document: YamlDocument, error: ValidationError) -
     # For a union, pydantic reports an error for each type. The deepest location belongs to the type that the user
     # meant.
     found = max(error.errors(), key=lambda each: len(each["loc"]))
-    # A location also contains type names, which are not keys of the document: follow only the keys.
+    # The error's location also contains names of types. Follow only the parts that are keys of the document.
     place: YamlPath = ()
     at: Any = document.values
     for part in found["loc"]:
@@ -309,7 +309,7 @@ def translate_validation_error(document: YamlDocument, error: ValidationError) -
     words = words.format(**found.get("ctx", {}))
     shown = _describe_value(at)
     if place[:1] in (("envs",), ("secrets",)):
-        shown = "its value"  # the value may be secret
+        shown = "its value"  # do not quote the value, because it may be secret
     elif found["type"] == "string_type" and isinstance(at, int | float | date):
         words += ". Put it in quotes"
     return document.make_error(f"{name} cannot be {shown}: {words[:1].lower()}{words[1:]}", place)
@@ -331,7 +331,7 @@ _EXPECTED = {
 
 
 def _describe_value(value: Any) -> str:
-    """Describe a value of the file, for an error."""
+    """Return a short text about a value of the file, for an error message."""
     if isinstance(value, Mapping | list):
         return ("a list" if isinstance(value, list) else "a mapping") if value else "empty"
     if value is None or isinstance(value, bool):
@@ -355,7 +355,8 @@ def strip_secrets(text: str, names: Collection[str], values: Collection[str]) ->
         lines = text[begin:end].count("\n") if text[begin:end].endswith("\n") else 0
         text = f"{text[:begin]}null{chr(10) if lines else ''}{text[end:]}"
     written = text.encode()
-    if Redactor(values).redact_bytes(written) != written:  # replacing this occurrence would change the job
+    # The secret also occurs elsewhere in the file, where its removal would change the job.
+    if Redactor(values).redact_bytes(written) != written:
         raise JobFileError("the value of a secret also occurs in another line")
     try:
         tables = YamlDocument(text, "it").values
@@ -373,13 +374,14 @@ def strip_secrets(text: str, names: Collection[str], values: Collection[str]) ->
 
 def _secret_spans(text: str, names: Collection[str]) -> set[tuple[int, int]]:
     """Return the start and end of each value that must be removed."""
-    found: set[tuple[int, int]] = set()  # an alias has the position of its anchor
+    found: set[tuple[int, int]] = set()  # a set, because an alias has the same position as its anchor
     for tree in yaml.compose_all(text, Loader=yaml.SafeLoader):
         for key, table in tree.value if isinstance(tree, yaml.MappingNode) else ():
             if key.value not in ("secrets", "envs") or not isinstance(table, yaml.MappingNode):
                 continue
             for name, node in table.value:
-                is_empty = node.start_mark.index == node.end_mark.index  # "null" would join the name: TOKEN:null
+                # Skip an empty value, because inserted text would join its key, as in "TOKEN:null".
+                is_empty = node.start_mark.index == node.end_mark.index
                 if (key.value == "secrets" or name.value in names) and not is_empty:
                     found.add((node.start_mark.index, node.end_mark.index))
     return found

@@ -46,7 +46,7 @@ def install_advice(module: str, interpreter: Interpreter | None = None) -> str:
 
 
 def _install_command(package: str) -> str:
-    prefix = Path(sys.prefix)  # uv and pipx name a tool's environment after its package
+    prefix = Path(sys.prefix)  # uv and pipx name the environment of a tool after its package
     if prefix.parent.parts[-2:] == ("uv", "tools"):
         return f"uv tool install {prefix.name} --with {package}"
     if prefix.parent.parts[-2:] == ("pipx", "venvs"):
@@ -105,7 +105,7 @@ def _makes_process_group(module: ast.Module) -> bool:
 
 
 def _load_time_nodes(module: ast.Module) -> Iterator[ast.AST]:
-    """Yield all syntax tree nodes of a module outside functions."""
+    """Yield the syntax tree nodes of a module outside of functions, which are executed while it is loaded."""
     remaining: list[ast.AST] = [module]
     while remaining:
         node = remaining.pop()
@@ -115,7 +115,7 @@ def _load_time_nodes(module: ast.Module) -> Iterator[ast.AST]:
 
 
 def _imported_packages(nodes: Iterable[ast.AST]) -> set[str]:
-    """Return the top-level packages that import statements name."""
+    """Return the names of the top-level packages that import statements name."""
     roots = set()
     for node in nodes:
         if isinstance(node, ast.Import):

@@ -11,8 +11,8 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal, Optional, Union, get_args
 
-# Python 3.11 counts the depth of AST construction across all threads. If a garbage collection switches threads during
-# construction, the first thread fails with "AST constructor recursion depth mismatch".
+# Python 3.11 counts the depth of AST construction across all threads. If a garbage collection switches threads while
+# one thread builds a tree, this thread fails with "AST constructor recursion depth mismatch".
 _parse_lock = threading.Lock()
 
 
@@ -66,13 +66,13 @@ def source_type(annotation: str | None, default: str | None = None, own: Mapping
     if annotation is not None:
         try:
             return _resolve_type(ast.parse(annotation.strip(), mode="eval").body, own)
-        except SyntaxError:  # a quoted annotation may be any text, and not only an expression
+        except SyntaxError:  # a quoted annotation may contain text that is not a Python expression
             return Any
     if default is None:
         return Any
     try:
         return default_type(ast.literal_eval(default))
-    except ValueError:  # the default is not a literal but, for example, an enum member
+    except ValueError:  # literal_eval rejects a default that is not a literal, such as an enum member
         return UnknownType
 
 
@@ -80,7 +80,7 @@ def default_type(sample: Any) -> Any:
     """Return the type that a default implies for an unannotated parameter; ``Any`` if it implies none."""
     if sample is None:
         return Any
-    # For a parameter without annotation, the default in lr=1 means any number, not only integers.
+    # The default in lr=1 of a parameter without annotation stands for any number, not only for integers.
     return int | float if type(sample) is int else type(sample)
 
 
@@ -162,12 +162,14 @@ def _make_enum(node: ast.ClassDef) -> type[enum.Enum] | None:
             case ast.Assign() | ast.AnnAssign():
                 return None
             case ast.FunctionDef(name="_missing_" | "_generate_next_value_" | "__new__" | "__init__" | "__str__"):
-                return None  # this method may change the values that the enum accepts
+                # This method may change which values the enum accepts, so only the loaded script can create members.
+                return None
     if base is None or not members or UnknownType in members.values():
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the warnings appear when the script is loaded
+            # No warnings here, because Python shows the same warnings when the script is loaded.
+            warnings.simplefilter("ignore")
             make: Any = base
             made: type[enum.Enum] = make(node.name, members)
     except (TypeError, ValueError):

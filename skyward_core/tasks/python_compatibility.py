@@ -87,7 +87,7 @@ def check_python(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None
 
 
 MIN_PYTHON = (3, 11)  # oldest version that runs this library
-MAX_MINOR = MAX_PATCH = 40  # largest minor and patch numbers that are assumed to exist
+MAX_MINOR = MAX_PATCH = 40  # largest minor version and patch number of Python that are assumed to exist
 
 VersionNumbers = tuple[int, ...]
 
@@ -98,7 +98,8 @@ class VersionError(ValueError):
 
 def parse_version(version: str) -> VersionNumbers:
     """Return the numbers of a version, up to the first part that is not a number: "3.12.1" becomes ``(3, 12, 1)``."""
-    found = re.match(r"\d{1,9}(\.\d{1,9})*", version)  # int() refuses thousands of digits
+    # At most nine digits per number, because int() rejects numbers with thousands of digits.
+    found = re.match(r"\d{1,9}(\.\d{1,9})*", version)
     return tuple(map(int, found[0].split("."))) if found else ()
 
 
@@ -114,7 +115,7 @@ def satisfies(version: str, specifier: str) -> bool:
     """
     if not specifier.strip():
         return True
-    from packaging.specifiers import SpecifierSet  # imported late: most starts compare no versions
+    from packaging.specifiers import SpecifierSet  # imported late, because most launches compare no versions
 
     known = parse_version(version)
     possible = [known] if len(known) > 2 else [(*known, patch) for patch in range(MAX_PATCH)]

@@ -29,9 +29,10 @@ from skyward_core.tasks.argument_parsing_and_sweeps import (
 from skyward_core.util import safe_file_access
 
 PACKAGES = ("skyward_core", "skyward")
-MAX_PATH_LENGTH = 200  # characters; longer paths are shortened in errors
+MAX_PATH_LENGTH = 200  # maximum characters of a path in error messages; longer paths are shortened
 MAX_SCRIPT_BYTES = 4 << 20  # bytes; a syntax tree takes a hundred times the size of its script
-DECORATOR_NAMES = ("function", "compute")  # "compute" is the older name of "function"
+# Names of the decorator that marks a script's functions; "compute" is the older one.
+DECORATOR_NAMES = ("function", "compute")
 APP_NAMES = ("app",)
 
 ParamKind = Literal["positional", "keyword", "var_positional", "var_keyword"]
@@ -238,7 +239,7 @@ def _parse_value(info: FunctionInfo, param: Param, name: str, text: str, list_hi
 
 
 def _is_list_of(text: str, kind: Any) -> bool:
-    """Return whether each part between commas is a valid value."""
+    """Check whether each part of a text between commas is a valid value of a type."""
     try:
         for part in text.split(","):
             convert(part, kind)
@@ -261,11 +262,12 @@ def parse_script(path: Path) -> ast.Module:
         raise ScriptError(f"{path} is not a Python script. Use python -m skyward_core for archives")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the script loader shows the warnings when it compiles the script
+            # No warnings here, because the script loader shows them when it compiles the script.
+            warnings.simplefilter("ignore")
             tree = parameter_types.parse_source(source, str(path))
             compile(
                 tree, str(path), "exec", dont_inherit=True
-            )  # compile finds errors that the parser accepts, such as a return outside of a function
+            )  # finds errors that the parser accepts, such as a return outside of a function
     except SyntaxError as error:
         where = f", line {error.lineno}" if error.lineno else ""
         shown = f"\n  {error.text.strip()}" if error.text else ""
@@ -408,7 +410,7 @@ def _local_imports(script: Path, folder: Path) -> Iterator[str]:
     try:
         tree = parameter_types.parse_source(safe_file_access.read_bytes(script))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
-        return  # the loader reports the error
+        return  # the script loader reports a script that cannot be read or parsed
     for node in ast.walk(tree):
         names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:

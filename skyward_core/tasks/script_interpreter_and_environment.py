@@ -57,13 +57,13 @@ from skyward_core.util.safe_file_access import (
 )
 from skyward_core.util.terminal_safe_text import sanitize_line
 
-NEWEST_MINOR = 20  # highest minor version to search for
+NEWEST_MINOR = 20  # highest minor version of Python 3 that the search for interpreters looks for
 # Run without the site module (-S), so that the preview of a plan runs no code of the environment.
 _VERSION_CODE = (
     "import json, sys; n = sys.implementation.name; "
     "print(json.dumps([sys.executable, sys.prefix, list(sys.version_info[:3]), n]))"
 )
-REQUIRED_IMPLEMENTATION = "cpython"  # nodes receive CPython bytecode
+REQUIRED_IMPLEMENTATION = "cpython"  # required Python implementation, because nodes receive CPython bytecode
 _SITE_PATTERNS = ("lib/python3*/site-packages", "lib64/python3*/site-packages", "lib/python3/dist-packages",
           "local/lib/python3*/dist-packages")  # fmt: skip
 VENV_CONFIG_FILE = "pyvenv.cfg"
@@ -126,7 +126,7 @@ def _stat_program(path: str) -> os.stat_result:
         return os.stat(path)
     except OSError as error:
         raise UnusablePython(error.strerror or str(error)) from None
-    except ValueError as error:  # the path has a zero byte
+    except ValueError as error:  # Python raises ValueError for a path with a zero byte
         raise UnusablePython(str(error)) from None
 
 
@@ -142,8 +142,7 @@ def read_venv_config(environment: str) -> dict[str, str]:
 def _find_version(path: str, real: str, config: Mapping[str, str]) -> str:
     """Return the version of an interpreter from its environment's configuration or its file names; "" if unknown."""
     prefix = Path(real).parent.parent
-    # The file name takes precedence: if the link in an environment was changed to another Python, its configuration is
-    # old.
+    # The version in the file name takes precedence, because pyvenv.cfg becomes outdated if the link to Python changes.
     minor = next((found[1] for each in (real, path) if (found := _PYTHON_NAME.fullmatch(Path(each).name))), "")
     texts = (config.get("version", ""), config.get("version_info", ""), prefix.name)
     for version in (found[0] for each in texts if (found := _FULL_VERSION.search(each))):
@@ -170,7 +169,7 @@ def _require_usable(known: PythonInfo, implementation: str) -> PythonInfo:
     return known
 
 
-@lru_cache(maxsize=64)  # the launch form calls this after each key press
+@lru_cache(maxsize=64)  # cached, because the launch form queries the interpreter after each key press
 def _query_cached(path: str, unchanged: tuple[int, ...]) -> PythonInfo:
     try:
         done = run_bounded([path, "-I", "-S", "-c", _VERSION_CODE], unchanged)
@@ -199,8 +198,8 @@ def find_program(environment: Path) -> Path | None:
 
 def find_other_pythons(environ: Mapping[str, str]) -> Iterator[str]:
     """Yield Python programs of other versions, the newest first: programs in PATH, then those of pyenv and uv."""
-    # Shims are skipped: they query their version manager, which takes longer than all other steps. Relative entries are
-    # skipped, because they would select any program in the current folder.
+    # Skip shims, because they query their version manager, which takes longer than all other steps. Skip relative
+    # entries of PATH, because they would select any program in the current folder.
     entries = environ.get("PATH", os.defpath).split(os.pathsep)
     search = os.pathsep.join(each for each in entries if each.startswith("/") and Path(each).name != "shims")
     for minor in range(NEWEST_MINOR, MIN_PYTHON[1] - 1, -1):
@@ -273,7 +272,8 @@ def _pth_folders(site: Path) -> Iterator[str]:
 QueryPython = Callable[[str], PythonInfo]
 
 VENV_FOLDER = ".venv"
-ENVIRONMENT_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX")  # environment variables of an active environment
+# Environment variables that contain the folder of the active environment.
+ENVIRONMENT_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX")
 
 
 def choose_interpreter(
@@ -467,10 +467,11 @@ def _from_shell(environ: Mapping[str, str], notes: tuple[str, ...], ask: QueryPy
         folder = environ.get(name)
         if not folder:
             continue
-        if not is_dir(folder):  # the environment was deleted after its activation
+        if not is_dir(folder):  # the folder of the active environment was deleted after its activation
             notes = (*notes, f"{name} was skipped: folder {folder} does not exist")
             continue
-        if is_own_environment(folder):  # the environment was activated for this program, not for scripts
+        # Ignore the environment of this program, because the user activated it for the program and not for scripts.
+        if is_own_environment(folder):
             break
         return _from_venv(Path(folder), name, notes, ask)
     return own_interpreter(notes)
@@ -496,7 +497,7 @@ def _from_venv(folder: Path, source: str, notes: tuple[str, ...], ask: QueryPyth
 
 
 OWN_PACKAGES = ("skyward_core",)
-# A project may have its own versions of these packages, which take precedence.
+# Packages that this library imports. If a project installs its own versions, these take precedence.
 REQUIRED_PACKAGES, OPTIONAL_PACKAGES = ("cloudpickle",), ("pynvml",)
 Files = tuple[tuple[str, bytes], ...]
 SUFFIXES = (".py", ".json")
@@ -541,7 +542,7 @@ def _make_library_entries(files: Files) -> LibraryPathEntries:
 
 
 def _make_package_folder(folder: Path, files: Files) -> None:
-    """Write all files, even if they exist, because a power failure may have left the folder incomplete."""
+    """Replace all files of the library folder, because a power failure may have left existing files incomplete."""
     shutil.rmtree(folder, ignore_errors=True)
     for name, data in files:
         path = folder / name
@@ -552,7 +553,7 @@ def _make_package_folder(folder: Path, files: Files) -> None:
 
 @cache
 def _read_library_files() -> Files:
-    """Return the files of the library folder: content by path in the folder."""
+    """Return the files to write to the library folder: content by path in the folder."""
     parts = (
         ("first", OWN_PACKAGES),
         ("last", REQUIRED_PACKAGES),
@@ -586,9 +587,9 @@ def _iter_sources(packages: tuple[str, ...] | list[str]) -> Iterator[tuple[str, 
 
 
 ReportLine = Callable[[str], None]
-MAX_ERROR_CHARACTERS = 2000  # characters of a failed process's output
-MAX_LINE_BYTES = 1 << 20  # bytes; length limit for a line of an installer's output
-REMOVAL_TRIES = 40  # attempts, 0.05 seconds apart, while killed installers end
+MAX_ERROR_CHARACTERS = 2000  # maximum characters of a failed process's output that an error message contains
+MAX_LINE_BYTES = 1 << 20  # maximum bytes of a line of an installer's output
+REMOVAL_TRIES = 40  # number of attempts, 0.05 s apart, to remove a folder in which killed installers may still write
 
 
 def ensure_interpreter(interpreter: Interpreter, report: ReportLine, stop: CancellationToken) -> None:
@@ -651,14 +652,15 @@ def run_builder(
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            start_new_session=True,  # Ctrl-C in the terminal must reach only the client
+            start_new_session=True,  # in its own session, so that Ctrl-C in the terminal reaches only the client
         ) as process,
         stop.on_cancel(lambda: kill_group(process)),
     ):
         try:
             assert process.stdin is not None and process.stdout is not None
-            with suppress(BrokenPipeError):  # the process has ended; its exit status explains the reason
-                # URLs and variables may contain secrets, so they are not passed as arguments
+            # The builder has ended before it read the request; its exit status explains the reason.
+            with suppress(BrokenPipeError):
+                # Write the request to standard input, because other users could see secrets in command-line arguments.
                 process.stdin.write(json.dumps(request).encode())
                 process.stdin.close()
             while line := process.stdout.readline(MAX_LINE_BYTES):
@@ -667,9 +669,11 @@ def run_builder(
                     report(str(message["line"]))
                 else:
                     answer = dict(message) or answer
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # not reaped yet, so that its group can be killed
+            # Wait without reaping the process, so that its process group can still be killed.
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         finally:
-            if not answer.get("python"):  # its children could write into the next attempt's folder
+            # Kill remaining child processes, because they could write into the folder of the next attempt.
+            if not answer.get("python"):
                 kill_group(process)
         if not answer.get("python"):
             status = process.wait()
@@ -697,7 +701,10 @@ def _remove_environment(folder: Path) -> None:
 
 
 def _parse_line(line: bytes) -> Mapping[str, Any]:
-    """Parse a line of output of the process. Other output, such as that of a startup file, is ignored."""
+    """Parse a line of the builder's output, which is a JSON object.
+
+    Return {} for other output, such as that of a startup file.
+    """
     try:
         message = json.loads(line)
     except ValueError:

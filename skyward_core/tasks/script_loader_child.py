@@ -33,7 +33,7 @@ from skyward_core.tasks.guarded_user_code import safe_repr
 loading = False
 """Whether a script is being loaded, so that pools must not start."""
 
-MIN_CLOUDPICKLE = 3  # oldest supported version in a project's environment
+MIN_CLOUDPICKLE = 3  # oldest major version of cloudpickle that is supported in the environment of a project
 _DEFINITIONS = (
     ast.FunctionDef,
     ast.AsyncFunctionDef,
@@ -66,7 +66,7 @@ def load_script(path: Path) -> ModuleType:
         LoadError: If a statement raised or called ``sys.exit``.
     """
     global loading
-    # linecache needs the source under this name, so that tracebacks can show it.
+    # Compile under the script's path, because tracebacks read the source lines from this path.
     filename = str(path)
     tree = ast.parse(path.read_bytes(), filename)
     flags = _future_flags(tree)
@@ -131,7 +131,7 @@ def make_call(module: ModuleType, function: str, values: Mapping[str, Any]) -> A
 
 
 def _convert_values(target: Any, function: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values. Convert the values that need types of the script.
+    """Return the arguments of a call. Convert texts whose types only the script defines.
 
     Raises:
         LoadError: If a text does not match its parameter's type.
@@ -172,7 +172,7 @@ def _parameter_type(target: Any, parameter: inspect.Parameter) -> Any:
 def main(folder: str) -> None:
     """Serve the request in the folder: write the report and the task to the folder, and end this process."""
     request = _read_request()
-    os.dup2(2, 1)  # the script's output must not mix with the parent's standard output
+    os.dup2(2, 1)  # send the script's output to standard error, because the parent's standard output must stay clean
     report: dict[str, str] = {"kind": "task"}
     try:
         _serve_request(request, Path(folder))
@@ -180,12 +180,12 @@ def main(folder: str) -> None:
         report = {"kind": error.kind, "message": str(error), "traceback": error.trace}
     except NotPicklableError as error:
         report = {"kind": "pickle", "message": str(error)}
-    with suppress(OSError):  # if a flush fails, only output of the script is lost
+    with suppress(OSError):  # ignore a failed flush, because only output of the script is lost
         sys.stdout.flush()
     draft = Path(folder, "report.part")
     draft.write_text(json.dumps(report), encoding="utf-8")
     draft.rename(Path(folder, "report.json"))
-    # Threads and exit handlers of the script must not delay the exit.
+    # Exit without waiting for the script's threads and exit handlers.
     os._exit(0)
 
 
@@ -200,7 +200,8 @@ def _serve_request(request: bytes, folder: Path) -> None:
     from skyward_core.tasks.function_pickling import make_tasks
     from skyward_core.tasks.pickled_calls_and_blobs import write_tasks
 
-    name, function, calls, plugins, missing_packages.from_metadata = pickle.loads(request)  # sent by the parent process
+    # The pickle is trusted, because only the parent process can have sent it.
+    name, function, calls, plugins, missing_packages.from_metadata = pickle.loads(request)
     import_hooks_gc_pause_and_alias.install()
     import_hooks_gc_pause_and_alias.install_gc_pause()
     if function is None:
@@ -242,7 +243,7 @@ def _read_request() -> bytes:
     request = read(int(read(8), 16))
     try:
         threading.Thread(target=watch, daemon=True).start()
-    except RuntimeError as error:  # the user's limit of processes is reached
+    except RuntimeError as error:  # no thread can be started, because the user's limit of processes is reached
         sys.exit(str(error))
     return request
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from skyward_core.tasks.pickled_calls_and_blobs import Task
 
 
-# An appended folder shadows nothing. The inserted folder contains only this package.
+# Code that extends sys.path. Modules in an appended folder cannot shadow others, and the inserted folder contains only
+# this package.
 _OWN_PATH_CODE = "import sys; sys.path.append({0!r}); "
 _OTHER_PATH_CODE = "import sys; sys.path.insert(0, {0!r}); sys.path.append({1!r}); "
 _LOADER_CODE = "from skyward_core.tasks.script_loader_child import main; main(sys.argv[1])"
@@ -97,7 +98,8 @@ def make_path(kind: str, text: str) -> PurePath:
     return made
 
 
-MIN_FREE_BYTES = 64 << 10  # bytes; a disk with less free space counts as full
+# Bytes; if less disk space is free after a failure, the error names the full disk as its cause.
+MIN_FREE_BYTES = 64 << 10
 
 
 def build_tasks(
@@ -149,7 +151,7 @@ def build_tasks(
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         raise NotPicklableError(f"an argument of {function or path.name} cannot be pickled: {error}") from error
     folder = _make_task_folder()
-    # Large blobs stay in files in this folder, which must exist as long as the tasks.
+    # The tasks refer to large blobs in this folder, so it must exist as long as the tasks.
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     printed = folder / "printed"
     with printed.open("wb") as sink:
@@ -160,7 +162,7 @@ def build_tasks(
             raise
     try:
         result = json.loads((folder / "report.json").read_text(encoding="utf-8"))
-    except (FileNotFoundError, ValueError):  # the report is missing or incomplete
+    except (FileNotFoundError, ValueError):  # the child process ended before it had written a complete report
         how = f"exit status {status}" if status >= 0 else signal_name(-status)
         result = {"kind": "failed", "message": f"{path} ended the process that loads it ({how})"}
         if _is_full(folder):
@@ -198,14 +200,15 @@ def _write_stderr(line: str) -> None:
 
 
 def _run_loader(command: Sequence[str], folder: Path, request: bytes, sink: int, stop: CancellationToken) -> int:
-    # The request is not written to a file, because plugins may contain tokens. When the pipe closes, the child knows
-    # that this process has ended.
+    # Send the request through a pipe, because it may contain tokens that must not be in a file. When the pipe closes,
+    # the child knows that this process has ended.
     with subprocess.Popen([*command, str(folder)], stdin=subprocess.PIPE, stdout=sink, stderr=sink, bufsize=0) as child:
         try:
             assert child.stdin is not None
             rest = memoryview(b"%08x" % len(request) + request)
             with stop.on_cancel(child.kill):
-                with suppress(BrokenPipeError):  # the child has ended; its exit status explains the reason
+                # The child has ended before it read the request; its exit status explains the reason.
+                with suppress(BrokenPipeError):
                     while rest:
                         rest = rest[os.write(child.stdin.fileno(), rest) :]
                 return child.wait()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # seconds to wait for the end of a line that the script has begun; a prompt's line never ends
 LOCK_TIMEOUT = 1.0
 
-# One lock for all streams, because a process has one standard output.
+# One lock for all streams, because all output of a process goes to the same terminal.
 _turn = threading.Condition()
 
 
@@ -41,7 +41,8 @@ class SharedStdout:
         self._out = out
         self._has_partial_line = False
         self._users = 0
-        self._live_block: tuple[LiveLines, TextIO] | None = None  # the block below the last line, and its stream
+        # The block that is drawn below the last line, and the stream that shows it; None if nothing is drawn.
+        self._live_block: tuple[LiveLines, TextIO] | None = None
 
     def write(self, text: str) -> int:
         with _turn:
@@ -87,7 +88,7 @@ class SharedStdout:
         """
         with _turn:
             if self._live_block is not None and self._live_block[0] is not live:
-                self._erase_live_block()  # the block may belong to another pool
+                self._erase_live_block()  # first erase the drawn block of another pool
             if not self._has_partial_line and (drawn := live.render(lines())):
                 self._live_block = live, to
                 write_escaped(to, drawn)
@@ -104,11 +105,12 @@ class SharedStdout:
         if self._live_block is not None:
             (live, to), self._live_block = self._live_block, None
             if erase := live.render_erase():
-                with suppress(OSError, ValueError):  # the script's own write must not fail with the block's stream
+                # A failure of the block's stream must not become a failure of the script's own write.
+                with suppress(OSError, ValueError):
                     write_escaped(to, erase)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (sys, "stdout")  # when unpickled on a node, the result is the node's stdout
+        return getattr, (sys, "stdout")  # a node unpickles the stream as its own sys.stdout
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._out, name)

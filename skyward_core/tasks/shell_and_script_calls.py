@@ -16,7 +16,7 @@ from skyward_core.util.safe_file_access import read_bytes
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PROGRAM = re.compile(r"[\w./+-]+")
-MAX_NAME_LENGTH = 40  # characters
+MAX_NAME_LENGTH = 40  # maximum characters of the name of a run that is derived from its command
 
 
 def shell(
@@ -94,7 +94,7 @@ def resolve_variables(option: str, values: Mapping[str, str | None]) -> dict[str
 
 
 def _join_command(words: object) -> str:
-    """Join words to a shell command.
+    """Join words to one shell command, with quotes where necessary.
 
     Raises:
         UsageError: If ``words`` is not a list of words.
@@ -172,6 +172,6 @@ def script(
         parse_script(file)
         run = ScriptRunner(str(file), read_bytes(file), words)
         if not run.source:
-            run.source = b"\n"  # an empty script is valid
+            run.source = b"\n"  # a line end, because an empty source stands for a module instead of a script file
     run.torchrun = bool(torchrun)
     return PendingFunction(run, (), None).with_timeout(timeout)

@@ -79,7 +79,8 @@ def _read_packages(name: str, path: Path, version: str) -> PackageSpecs:
         return read_pylock(path, version)
     if name == "lock" and path.suffix == ".lock" and not _is_requirements_style(path):
         return read_uv_lock(path, version)
-    from skyward_core.tasks.packages import project_requirements  # imported late: most images name no package file
+    # Imported late, because most images name no package file.
+    from skyward_core.tasks.packages import project_requirements
 
     if name == "project":
         return project_requirements.read_project_file(path, version)
@@ -152,8 +153,8 @@ def _find_package_files(beside: Path, folder: Path) -> Iterator[PackageFile]:
 
 
 def _find_nearest(name: str, folder: Path) -> Path | None:
-    """Return a file in a folder, or above the folder in its project. Skip a file that another user could have put
-    there.
+    """Return the path of a file in a folder, or above the folder in the same project. Skip a file that another user
+    could have put there.
     """
     for each in folders_up_to_project(folder):
         path = each / name

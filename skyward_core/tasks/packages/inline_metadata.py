@@ -45,7 +45,7 @@ def read_inline_metadata(script: Path) -> InlineMetadata | None:
     try:
         text = read_text(script, "utf-8-sig")
     except (OSError, UnicodeDecodeError):
-        return None  # the parser of the script reports the error
+        return None  # the later parser of the script reports a file that cannot be read
     blocks = list(find_blocks(text))
     if not blocks:
         return None
@@ -103,7 +103,8 @@ def parse_tables(tables: Mapping[str, Any], folder: Path) -> InlineMetadata:
         raise MetadataError(f"requires-python: {error}") from None
     pip = _get_texts(tables, "dependencies")
     for each in pip:
-        if not _PACKAGE_START.match(each.strip()) or "\n" in each:  # would be an option or a file for installers
+        # Reject a text that pip or uv would interpret as an option or a file name.
+        if not _PACKAGE_START.match(each.strip()) or "\n" in each:
             raise MetadataError(f"dependencies: {each!r} is not a requirement: it must begin with a package name")
     tools = _get_typed(tables, "tool", dict, "a table", {})
     uv = _get_typed(tools, "uv", dict, "a table", {}, "[tool]")
@@ -176,7 +177,7 @@ def _get_typed(
 
 
 def has_own_block(script: Path) -> bool:
-    """Check whether a script has inline metadata (PEP 723), valid or not."""
+    """Check whether a script contains a block of inline metadata (PEP 723), which may be invalid."""
     try:
         return read_inline_metadata(script) is not None
     except ScriptError:

@@ -54,9 +54,9 @@ def read_uv_lock(path: Path, version: str) -> PackageSpecs:
     return _read_pylock(path, parse_toml(text), version)
 
 
-@lru_cache(maxsize=4)  # the launch form calls this after each key press
+@lru_cache(maxsize=4)  # cached, because the launch form reads the lock after each key press
 def _export_uv_lock(path: Path, unchanged: tuple[int, ...]) -> str:
-    # A uv in this environment comes first, because it is recent enough to read the lock's format.
+    # Prefer a uv in this program's own environment, because it is recent enough to read the format of the lock.
     folders = [str(Path(sys.executable).parent), *filter(os.path.isabs, os.get_exec_path())]
     uv = shutil.which("uv", path=os.pathsep.join(folders))
     if uv is None:
@@ -64,7 +64,7 @@ def _export_uv_lock(path: Path, unchanged: tuple[int, ...]) -> str:
     if path.name == "uv.lock":
         project = path.with_name(PROJECT_FILE)
         has_own = not is_file(project) or "project" in read_toml(project)
-        # A workspace may have no project of its own. In this case all its packages are exported.
+        # A workspace may have no root project. In this case, export the packages of all its members.
         what = [] if has_own else ["--all-packages"]
     else:
         what = ["--script", path.name.removesuffix(".lock")]
@@ -92,7 +92,7 @@ def read_pylock(path: Path, version: str) -> PackageSpecs:
 
 
 def _read_pylock(path: Path, table: dict[str, Any], version: str) -> PackageSpecs:
-    # imported late: takes 80 ms, and few projects have a lock
+    # Imported late, because the import takes 80 ms and few projects have a lock.
     from packaging.pylock import Pylock, PylockValidationError
 
     try:
@@ -113,7 +113,7 @@ def _read_pylock(path: Path, table: dict[str, Any], version: str) -> PackageSpec
 
 
 def _format_line(path: Path, package: Package) -> tuple[str, str]:
-    """Return the index of a package, and the package's line for installers."""
+    """Return the URL of a package's index, and the line of the package in a requirements file."""
     marker = str(package.marker or "")
     if "extras" in marker or "dependency_groups" in marker:
         raise PackagesError(
@@ -185,7 +185,10 @@ def format_lock(image: Mapping[str, Any], installed: Mapping[str, str], heading:
 
 
 def _requirement_line(name: str, version: str, exact: Mapping[str, str], asked: Mapping[str, str]) -> str:
-    """Return the line of a package. It contains the hashes of the lock file that the image names, if any."""
+    """Return the line of an installed package for a lock file.
+
+    It contains the hashes of the lock file that the image names, if any.
+    """
     found = exact.get(name, "")
     plain, _, hashes = found.partition(" --hash=")
     behind = f" --hash={hashes}" if hashes else ""
@@ -198,7 +201,10 @@ def _requirement_line(name: str, version: str, exact: Mapping[str, str], asked: 
 
 
 def _index_lines(image: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the index options. Omit indexes that are restricted to some packages, which this format cannot express."""
+    """Yield the lines with index options for a lock file.
+
+    Omit indexes that are restricted to some packages, which this format cannot express.
+    """
     if image.get("index"):
         yield f"--index-url {image['index']}"
     general = [each["url"] for each in image.get("pip_indexes") or () if not each.get("packages")]

@@ -26,8 +26,8 @@ from skyward_core.util.safe_file_access import (
     resolve_path,
 )
 
-# uv writes the address of the index beside each package, also for the default index or a mirror of it
-# (https://docs.astral.sh/uv/concepts/indexes/). Machines use their own default index for packages of these addresses.
+# uv writes the URL of the index beside each package in a lock, even for the default index or its mirror
+# (https://docs.astral.sh/uv/concepts/indexes/). For packages with these URLs, machines use their own default index.
 PUBLIC_INDEXES = ("https://pypi.org/simple", "https://pypi.python.org/simple")
 
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
@@ -102,7 +102,7 @@ def is_package(folder: Path) -> bool:
 
 
 def is_pinned(line: str) -> bool:
-    """Check whether a line, without its hashes, names one exact version or address."""
+    """Check whether a requirement names one exact version or address. Its hashes must have been removed."""
     plain = line.split(";")[0].strip()
     return bool(_PIN.fullmatch(plain) or _DIRECT.fullmatch(plain))
 
@@ -170,11 +170,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         return _read_toml(path, (found.st_mtime_ns, found.st_ino, found.st_size))
     except OSError as error:
         raise PackagesError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:  # the path has a zero byte
+    except ValueError as error:  # Python raises ValueError for a path with a zero byte
         raise PackagesError(f"{path} cannot be read: {error}") from None
 
 
-@lru_cache(maxsize=4)  # the launch form reads again after each key press, and parsing a large lock takes half a second
+# Cached, because the launch form reads the file after each key press, and a large lock takes half a second.
+@lru_cache(maxsize=4)
 def _read_toml(path: Path, _unchanged: tuple[int, ...]) -> dict[str, Any]:
     try:
         return parse_toml(read_text(path))
@@ -204,7 +205,8 @@ def check_python(path: Path, specifier: object, version: str) -> None:
         )
 
 
-OWN_PACKAGE = "skyward_core"  # never sent as a local package, because every node already has this library
+# Name of this library, which is never sent as a local package, because every node already has it.
+OWN_PACKAGE = "skyward_core"
 
 
 @value
@@ -268,12 +270,12 @@ def _editable_packages(packages: Path) -> Iterator[LocalPackage]:
             origin = parse_json(read_bytes(packages / name / "direct_url.json"))
             editable = origin["dir_info"].get("editable") is True and origin["url"].startswith("file://")
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue  # the record does not belong to a local package
+            continue  # skip an installation record without the URL of a local folder
         if not editable:
             continue
         folder = _url_path(origin["url"])
         if is_dir(folder / OWN_PACKAGE):
-            continue  # a checkout of this library itself; reading its installation record takes long
+            continue  # skip a checkout of this library itself, because reading its long list of files takes time
         for entry in _import_entries(packages, name, folder):
             if not is_dir(Path(entry) / OWN_PACKAGE):
                 yield LocalPackage(name.split("-")[0], str(folder), entry)
@@ -286,7 +288,7 @@ def _url_path(url: str) -> Path:
 
 
 def _import_entries(packages: Path, name: str, folder: Path) -> list[str]:
-    """Return the folders of a package's modules, from its installer's ``.pth`` file or finder module."""
+    """Return the folders from which an editable package is imported, from its ``.pth`` file or finder module."""
     try:
         record = read_text(packages / name / "RECORD").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -384,7 +386,10 @@ class _LocalProject:
         self.name = normalize_name(str(self._project.get("name") or self._legacy.get("name") or ""))
 
     def depends_on(self, extras: Iterable[str]) -> list[str]:
-        """Return the requirements of all given extras. The extra "" stands for the unconditional requirements."""
+        """Return the requirements of the package for the given extras.
+
+        The extra "" stands for its unconditional requirements.
+        """
         found: list[str] = []
         for extra in sorted(extras):
             asked = self._extra_requirements(extra) if extra else self._base_requirements()
@@ -428,7 +433,8 @@ class _LocalProject:
             if normalize_name(str(name)) == extra:
                 return _as_texts(given)
         if not self._project:
-            return []  # without [project], only a build of the project could list the extra's requirements
+            # Without a [project] table, the requirements of an extra are only known after a build of the project.
+            return []
         raise PackagesError(f"{self._file} has no extra {extra}")
 
 
@@ -447,7 +453,7 @@ def _split_lines(text: str) -> list[str]:
 
 def _legacy_requirements(folder: Path) -> dict[str, Any]:
     """Return the literal arguments in ``setup.cfg`` and ``setup.py``. ``setup.py`` is parsed, not run."""
-    import configparser  # imported late: few projects still use setup.cfg for this
+    import configparser  # imported late, because few projects still declare requirements in setup.cfg
 
     found: dict[str, Any] = {}
     config = configparser.ConfigParser(interpolation=None)

@@ -21,7 +21,7 @@ _COMMENT = re.compile(r"(^|\s)#.*$")
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
 _LINE_OPTION = re.compile(r"\s--([a-z-]+)[ =]+(\S+)")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
-MAX_FILES = 100  # files included by one requirements file, directly or indirectly
+MAX_FILES = 100  # maximum number of files that a requirements file may include, directly or indirectly
 SUPPORTED_OPTIONS = (
     "supported: -r, -c, -e, --hash, --index-url, --extra-index-url, --find-links, --no-index and --require-hashes"
 )
@@ -47,7 +47,8 @@ class _RequirementsReader:
 
     def __init__(self, *, lock: bool) -> None:
         self._lock = lock
-        self._lines: list[tuple[str, tuple[str, ...], str]] = []  # requirement, hashes, file and line
+        # Each requirement with its hashes, and its file name and line number for error messages.
+        self._lines: list[tuple[str, tuple[str, ...], str]] = []
         self._limits: dict[str, None] = {}
         self._folders: dict[str, package_specs.Extras] = {}
         self._extra: dict[str, None] = {}
@@ -76,7 +77,8 @@ class _RequirementsReader:
             else:
                 free.append(text)
         folders, requirements = tuple(self._folders), tuple(free)
-        if not (hashed or self._lock):  # a lock, or a file with hashes, lists the folders' dependencies
+        # Resolve dependencies of local folders only for plain files; locks and files with hashes list them.
+        if not (hashed or self._lock):
             local = package_specs.resolve_local(self._folders)
             folders, requirements = local.folders, local.merge_requirements(free)
         return package_specs.PackageSpecs(
@@ -92,7 +94,7 @@ class _RequirementsReader:
         )
 
     def read(self, path: Path, *, limits: bool = False) -> None:
-        """Add the lines of a file.
+        """Add the requirements and options in the lines of a file.
 
         Args:
             limits: Whether the lines are constraints.
@@ -215,7 +217,8 @@ def _logical_lines(path: Path) -> Iterator[tuple[int, str]]:
         whole, first = "", 0
 
 
-# Keys of [tool.uv] about uv itself, development or publishing. They do not affect the dependencies of a run.
+# Keys of [tool.uv] that are about uv itself, development or publishing, so that a run's dependencies do not depend on
+# them.
 _IGNORED_UV_KEYS = (
     "build-backend", "cache-dir", "cache-keys", "check-url", "compile-bytecode", "concurrent-builds",
     "concurrent-downloads", "concurrent-installs", "conflicts", "default-groups", "dependency-groups",
@@ -279,7 +282,7 @@ def _split_local(dependencies: Any, uv: dict[str, Any], path: Path) -> tuple[Any
     """Return the dependencies without a local folder in ``[tool.uv.sources]``, and the local folders of the others."""
     sources = uv.get("sources")
     if not isinstance(sources, dict) or not isinstance(dependencies, list):
-        return dependencies, {}  # parse_tables reports the wrong type
+        return dependencies, {}  # return the wrong types unchanged, because parse_tables reports them
     folders: dict[str, package_specs.Extras] = {}
     local = set()
     extras = {package_name(each): package_specs.parse_extras(each) for each in dependencies if isinstance(each, str)}
