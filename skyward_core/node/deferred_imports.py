@@ -55,7 +55,7 @@ def install_lazy_modules() -> None:
         sys.modules["typing"] = LazyModule("typing", TYPING_STUBS)
 
 
-SPARE: list[int] = []  # descriptors of an agent that are closed if an import finds no free one
+SPARE: list[int] = []  # spare descriptors of an agent, closed if an import finds no free descriptor
 
 
 class LazyModule(type(sys)):  # type: ignore[misc]
@@ -72,7 +72,7 @@ class LazyModule(type(sys)):  # type: ignore[misc]
             del sys.modules[self.__name__]
         try:
             __import__(self.__name__)
-        except OSError:  # no free descriptor
+        except OSError:  # The import failed because the process has no free descriptor.
             while SPARE:
                 os.close(SPARE.pop())
             __import__(self.__name__)

@@ -30,11 +30,11 @@ from skyward_core.node.agent.worker_processes import find_orphaned_workers
 from skyward_core.runtime.visible_nvidia_gpus import iterate_visible_gpus, nvml
 
 LOCK_PREFIX = "skyward-gpu-"
-ANSWER_TIMEOUT = 0.3  # seconds for a holder to send its pool's name
+ANSWER_TIMEOUT = 0.3  # seconds for the process that holds a GPU's lock to send its pool's name
 MAX_POOL_NAME_BYTES = 100
-_CREDENTIALS = struct.Struct("3i")  # pid, user, group
+_CREDENTIALS = struct.Struct("3i")  # SO_PEERCRED of Linux: pid, user id, group id
 
-_locks: dict[str, socket.socket] = {}  # device -> socket that is bound to the device's name until this process exits
+_locks: dict[str, socket.socket] = {}  # GPU -> socket bound to the GPU's lock name until this process exits
 
 
 def acquire_gpu(device: str) -> bool:
@@ -79,7 +79,7 @@ def locked_by_others() -> set[str]:
     try:
         with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
             lines = file.read().split("\n")
-    except OSError:  # not Linux
+    except OSError:  # /proc/net/unix exists only on Linux.
         return set()
     return {line.partition(marker)[2] for line in lines if marker in line} - _locks.keys()
 
@@ -105,7 +105,7 @@ def _query_holder(device: str) -> tuple[int, int, str] | None:
         try:
             peer.connect(f"\0{LOCK_PREFIX}{device}")
             pid, user, _ = _peer_credentials(peer)
-        except OSError:  # the holder does not listen or does not answer
+        except OSError:  # The process that holds the GPU does not listen or does not answer.
             return None
         pool = b""
         if user == os.getuid():
@@ -128,7 +128,7 @@ def _peer_credentials(peer: socket.socket) -> tuple[int, int, int]:
     return pid, user, group
 
 
-DRIVER_TIMEOUT = 20.0  # seconds; waking GPUs takes long
+DRIVER_TIMEOUT = 20.0  # seconds for the driver to answer, because waking sleeping GPUs takes long
 MAX_COMMAND_BYTES = 64
 
 
@@ -155,7 +155,7 @@ def read_gpu_usage() -> list[dict[str, Any]]:
 
 def _read_usage(pynvml: Any, handle: Any) -> dict[str, int | None]:
     used = total = util = None
-    # Version 2 excludes memory reserved by the driver, hundreds of MB.
+    # Prefer version 2 of NVML's query: its used memory excludes hundreds of MB that the driver reserves.
     for version in (getattr(pynvml, "nvmlMemory_v2", None), None):
         with suppress(pynvml.NVMLError):
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version)
@@ -163,7 +163,7 @@ def _read_usage(pynvml: Any, handle: Any) -> dict[str, int | None]:
             break
     try:
         util = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
-    except pynvml.NVMLError:  # not available for slices
+    except pynvml.NVMLError:  # The driver reports no utilization for MIG slices.
         util = None
     return {"used": used, "total": total, "util": util}
 
@@ -189,7 +189,7 @@ def _process(pid: int, memory: int | None, computes: bool) -> dict[str, Any]:
         with open(f"/proc/{pid}/comm", "rb") as file:  # arguments may contain secrets
             command = file.read(MAX_COMMAND_BYTES).decode(errors="replace").rstrip("\n")
     except OSError:
-        pass  # the process has ended, is hidden, or is in another container
+        pass  # The process has ended, is hidden from this user, or runs in another container.
     return {"pid": pid, "user": user, "command": command, "memory": memory, "computes": computes}
 
 
@@ -230,7 +230,8 @@ def _write_usage(pipe: int) -> NoReturn:
 
 
 MAX_TRIES = 8
-MAX_RETRY_DELAY = 0.25  # maximum seconds between attempts; a competing process may have released its locks by then
+# maximum seconds between attempts to lock GPUs; a competing process may have released its locks by then
+MAX_RETRY_DELAY = 0.25
 
 
 def lock_gpus(config: AgentConfig) -> AgentConfig:
@@ -310,7 +311,7 @@ def inherited_lock_fds(devices: str) -> list[int]:
     """
     found = []
     for device in devices.split(","):
-        # A rank that outlived the previous agent may hold the lock. A rank does not answer with a pool name.
+        # The lock may be held by a rank that outlived the previous agent. Such a rank does not answer with a pool name.
         if not acquire_gpu(device) and not has_lost_agent(device):
             raise OSError(f"GPU {device} is taken by {describe_holder(device)}")
         if device in _locks:

@@ -54,7 +54,9 @@ class _Importer(zipimporter):
         self._found[fullname] = code
         folder = f"{self.archive}/{self.prefix}{fullname.rpartition('.')[2]}"
         file = f"{folder}/__init__.py" if is_package else f"{folder}.py"
-        if code.co_filename != file:  # the code was compiled under another file name
+        if code.co_filename != file:
+            # A different file name means that the code was compiled elsewhere, so the bundle contains only its .pyc
+            # file.
             file += "c"
         places = [folder] if is_package else None
         return spec_from_file_location(fullname, file, loader=self, submodule_search_locations=places)
@@ -69,7 +71,7 @@ class _Importer(zipimporter):
 
 PACKAGE = "skyward_core"
 BUNDLE_TIMEOUT = 60.0  # seconds that an import waits for an upload over a slow connection
-BUNDLE_POLL = 0.05  # seconds between checks
+BUNDLE_POLL = 0.05  # seconds between checks whether the upload has finished
 
 
 def install_deferred_importer(path: str) -> None:
@@ -80,7 +82,7 @@ def install_deferred_importer(path: str) -> None:
     """
     bundle = os.path.dirname(path)
     install_bundle_importer(bundle)
-    # Append the finder as the last one, so that Python uses it only for modules that no other finder has.
+    # Append this finder, so that Python uses it only for modules that no other finder knows.
     sys.meta_path.append(_DeferredFinder(deferred_bundle_path(bundle)))
 
 
@@ -88,7 +90,7 @@ class _DeferredFinder:
     def __init__(self, rest: str) -> None:
         self._rest = rest
         self._user = os.geteuid()
-        self._until = 0.0  # end of the waiting time, shared by all imports
+        self._until = 0.0  # time at which imports stop waiting for the upload, shared by all imports
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

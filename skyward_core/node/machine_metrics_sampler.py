@@ -19,9 +19,9 @@ from skyward_core.protocol.node_paths import sample_file, sample_files
 # ruff: noqa: PTH110, PTH118, PTH208
 
 
-RESCAN_EVERY = 60  # readings between two scans for network cards and disks
-MAX_READ_BYTES = 1 << 20  # bytes read from one file
-SECTOR = 512  # bytes; unit of /proc/diskstats for all disks
+RESCAN_EVERY = 60  # number of readings between two scans for network cards and disks
+MAX_READ_BYTES = 1 << 20  # maximum bytes read from one file of /proc or /sys
+SECTOR = 512  # bytes per sector; /proc/diskstats counts sectors of this size for all disks
 PRESSURE_FILES = ("cpu", "memory", "io")
 
 
@@ -77,7 +77,8 @@ class HostMetrics:
 
     def _cpu(self) -> dict[str, float]:
         user, nice, system, idle, iowait, *rest = map(int, self._read_text("stat").split("\n", 1)[0].split()[1:])
-        # Interrupts, soft interrupts, and time stolen by a hypervisor. Guest time is already part of "user".
+        # ``rest`` begins with interrupts, soft interrupts and stolen time. Guest time follows, but is already part of
+        # "user".
         ticks = user + nice + system + idle + iowait + sum(rest[:3])
         return {"busy": ticks - idle - iowait, "ticks": ticks}
 
@@ -167,8 +168,8 @@ def _parse_pressure(text: str) -> float:
 # ruff: noqa: PTH103, PTH108, PTH118
 
 
-MAX_FILE_BYTES = 2 << 20  # bytes after which a new file is started; the previous one is kept
-MAX_SAMPLE_BYTES = 1 << 18  # maximum bytes of one sample (a line)
+MAX_FILE_BYTES = 2 << 20  # bytes of a file of samples after which a new file is started; the previous file is retained
+MAX_SAMPLE_BYTES = 1 << 18  # maximum bytes of one sample, which is one line of JSON
 
 
 class SampleFiles:
@@ -242,7 +243,7 @@ def main(folder: str, spool: str, period: str) -> None:
     """
     _set_parent_death_signal()
     every = float(period)
-    os.nice(5)  # give training precedence
+    os.nice(5)  # Lower the priority of this process, so that training precedes it.
     record, host, gpus = SampleFiles(folder), HostMetrics(spool), GpuMetrics(every)
     written_devices: list[dict[str, str]] | None = None
     boot = _read_boot_id()
@@ -263,7 +264,7 @@ def main(folder: str, spool: str, period: str) -> None:
             written_devices = None  # disk full: write the devices again once there is space
         due = max(due + every, time.monotonic())
         if _has_stdin_ended(due - time.monotonic()):
-            # An orderly exit could wait for a thread that hangs in the driver.
+            # Exit without cleanup, because a normal exit could wait for a thread that hangs in the GPU driver.
             os._exit(0)
 
 

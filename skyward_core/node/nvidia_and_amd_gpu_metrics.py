@@ -14,7 +14,7 @@ from typing import Any
 
 VENDOR = "0x1002"
 CARDS_FOLDER = "sys/class/drm"
-# Metric, file, divisor.
+# Metric, its file in the GPU's folder of /sys, and the divisor that converts the file's unit.
 _FILES = (
     ("util", "gpu_busy_percent", 1),
     ("mem_busy", "mem_busy_percent", 1),
@@ -90,9 +90,9 @@ def _read_file(path: str) -> str:
 DCGM_PROGRAM = "dcgmi"
 DCGM_FIELDS = {"1002": "sm_active", "1004": "tensor_active"}
 MAX_STARTS = 5
-RESTART_DELAY = 60.0  # seconds between starts
-MAX_AGE = 5.0  # seconds after which values are outdated
-MAX_LINE_BYTES = 1 << 16  # maximum bytes of a line of the monitor
+RESTART_DELAY = 60.0  # seconds between two starts of the dcgmi monitor
+MAX_AGE = 5.0  # seconds after which values of the dcgmi monitor are outdated
+MAX_LINE_BYTES = 1 << 16  # maximum bytes of a line that the dcgmi monitor prints
 
 
 class DcgmMonitor:
@@ -171,7 +171,7 @@ def parse_dcgm_line(line: str) -> tuple[str, dict[str, float]] | None:
     for name, text in zip(DCGM_FIELDS.values(), values, strict=True):
         try:
             share = float(text)
-        except ValueError:  # "N/A": not supported by this GPU
+        except ValueError:  # dcgmi prints "N/A" for a metric that this GPU does not support.
             continue
         if 0 <= share <= 1:
             figures[name] = round(100 * share, 2)
@@ -187,8 +187,8 @@ def _find_program(folders: str) -> str:
 
 
 KERNEL_LOG = "/dev/kmsg"
-MAX_RECORDS_PER_READ = 1000  # remaining records are read the next time
-RECORD = 8192  # bytes; limit of the kernel
+MAX_RECORDS_PER_READ = 1000  # maximum number of kernel log records per read; the next read continues there
+RECORD = 8192  # maximum bytes of one kernel log record, as in the kernel
 _BEFORE, _BEHIND = "NVRM: Xid (PCI:", "): "
 
 
@@ -214,7 +214,7 @@ class XidLog:
             try:
                 record = os.read(self._file, RECORD)
             except BrokenPipeError:
-                continue  # records were overwritten before they were read
+                continue  # The kernel overwrote records before they were read. Continue with the oldest remaining one.
             except BlockingIOError:
                 break
             except OSError:
@@ -249,7 +249,7 @@ def normalize_pci_address(bus: str) -> str:
     return f"{domain[-4:]:0>4}:{rest.partition('.')[0]}"
 
 
-DRIVER_TIMEOUT = 5.0  # seconds after which a driver counts as unresponsive
+DRIVER_TIMEOUT = 5.0  # seconds after which a GPU driver counts as unresponsive
 
 
 class GpuMetrics:
@@ -311,7 +311,7 @@ class GpuMetrics:
 def _find_driver() -> NvidiaGpus | AmdGpus | None:
     try:
         import pynvml
-    except ImportError:  # pynvml is not sent to hosts without a driver
+    except ImportError:  # pynvml is missing, because hosts without an NVIDIA driver do not get it.
         return _find_amd()
 
     try:
@@ -328,9 +328,9 @@ def _find_amd() -> NvidiaGpus | AmdGpus | None:
 
 Metrics = dict[str, float]
 
-SLOW_EVERY = 10  # readings between two queries of slowly changing values
+SLOW_EVERY = 10  # number of readings between two queries of slowly changing GPU metrics
 ALL_LINKS = 0xFFFFFFFF
-# Harmless throttle reasons: idle, application clocks, sync boost, display clocks.
+# NVML's bits of harmless throttle reasons: idle, application clocks, sync boost, display clocks.
 IGNORED_THROTTLE = 0x1 | 0x2 | 0x10 | 0x100
 
 
@@ -372,7 +372,7 @@ class _Gpu:
     def __init__(self, nvml: Any, handle: Any, index: int) -> None:
         self._nvml, self._handle, self._index = nvml, handle, index
         self._unsupported: set[str] = set()
-        self._slow_metrics: Metrics = {}  # values that only some readings query
+        self._slow_metrics: Metrics = {}  # latest values of the slowly changing metrics
         self._links: tuple[float, list[int]] | None = None
         self.about = {
             "id": str(nvml.nvmlDeviceGetUUID(handle)),
@@ -409,7 +409,7 @@ class _Gpu:
         except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NoPermission):
             self._unsupported.add(name)
         except nvml.NVMLError:
-            pass  # temporary error
+            pass  # Skip the value in this reading, because the error may be temporary.
         except (AttributeError, UnicodeDecodeError, nvml.NVMLLibraryMismatchError):
             self._unsupported.add(name)  # this pynvml or driver does not support the value, or returns invalid text
         return {}

@@ -20,12 +20,12 @@ from skyward_core.node.agent.worker_processes import has_proc, recorded_worker, 
 from skyward_core.node.bootstrap.host_inspection import distrust_reason
 from skyward_core.protocol.node_paths import ANSWER, ASK, EXCEPTION_REQUEST, STACK_SIGNAL
 
-THREADS = 64  # maximum number of reported threads per rank
-FRAMES_PER_THREAD = (96, 32)  # maximum numbers of innermost and of outermost frames per thread
+THREADS = 64  # maximum number of threads of a rank whose stacks are reported
+FRAMES_PER_THREAD = (96, 32)  # maximum numbers of innermost and outermost stack frames reported per thread
 MAX_TEXT = 300  # maximum characters of a function or file name
 
-Frame = list[Any]  # function, file, line; innermost first
-Thread = dict[str, Any]  # a thread as in an answer frame
+Frame = list[Any]  # function, file and line of a stack frame
+Thread = dict[str, Any]  # a thread with its stack, in the form in which the agent sends it to the client
 
 
 class PathMapping(NamedTuple):
@@ -145,9 +145,9 @@ def _parse_line(value: Any) -> int:
     return value if type(value) is int and 0 <= value < 1 << 31 else 0
 
 
-MAX_ANSWER_BYTES = 1 << 20  # bytes of one answer
-DUMP_POLL = 0.02  # seconds between checks of the file
-DUMP_QUIET_TIME = 0.1  # seconds without new bytes after which the answer is complete
+MAX_ANSWER_BYTES = 1 << 20  # maximum bytes of one stack dump
+DUMP_POLL = 0.02  # seconds between checks of the file that a rank dumps its stacks into
+DUMP_QUIET_TIME = 0.1  # seconds without new bytes after which a rank's stack dump is complete
 NO_HANDLER = "its process runs another program or has no handler for the signal"
 
 
@@ -183,7 +183,7 @@ def _has_open(pid: int, path: str) -> bool:
     with suppress(OSError):
         status = os.lstat(path)
         for each in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(FileNotFoundError):  # the descriptor was closed since the listing
+            with suppress(FileNotFoundError):  # The process has closed the descriptor since the listing.
                 if os.path.samestat(status, each.stat()):
                     return True
     return False
@@ -224,7 +224,7 @@ def _read_dump(file: int, until: float) -> bytes:
 
 NAME = "py-spy"
 MAX_PY_SPY_BYTES = 16 << 20  # bytes; limit on the output of py-spy
-TRIES = 3  # attempts to dump stacks, because stacks that change during the dump can be inconsistent
+TRIES = 3  # maximum attempts to dump stacks with py-spy; a dump fails if the stacks change during it
 NOT_INSTALLED = "py-spy is not installed on the node. Install it there: pip install py-spy"
 REFUSED = "the kernel of the node does not let py-spy read another process (kernel.yama.ptrace_scope)"
 
@@ -242,7 +242,7 @@ def find_py_spy(python: str) -> str:
     places = (str(Path(each).parent / NAME) for each in (python, sys.executable))
     found: str | None = next((each for each in places if os.access(each, os.X_OK)), None)
     if found is None:
-        import shutil  # loads all compression modules, 5 ms
+        import shutil  # imported late: shutil loads all compression modules, which takes 5 ms
 
         found = shutil.which(NAME)
     return found if found and not distrust_reason(str(Path(found).absolute())) else ""
@@ -268,7 +268,8 @@ def dump_py_spy_stacks(program: str, pid: int, timeout: float) -> list[Thread]:
             if reason == REFUSED:
                 raise PySpyError(reason) from None
         if "--subprocesses" in options and reason:
-            options.remove("--subprocesses")  # a child may not run Python
+            # Retry without child processes, because a child that does not run Python makes py-spy fail.
+            options.remove("--subprocesses")
     raise PySpyError(reason or "py-spy found no Python code in the process")
 
 
@@ -309,7 +310,7 @@ def run_command(command: list[str], timeout: float) -> tuple[bytes, bytes]:
     finally:
         reader.join()
         timer.cancel()
-        child.returncode = 0  # the agent reaps all children itself
+        child.returncode = 0  # The agent reaps all child processes itself, so subprocess must not wait for this one.
         for pipe in (child.stdout, child.stderr):
             if pipe is not None:
                 pipe.close()
@@ -325,7 +326,8 @@ def describe_failure(errors: bytes) -> str:
     if "permission denied" in lowered or "operation not permitted" in lowered or "eperm" in lowered:
         return REFUSED
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    messages = [line for line in lines if not line.startswith("py-spy>")]  # announcements of py-spy's next step
+    # Drop lines in which py-spy announces its next step.
+    messages = [line for line in lines if not line.startswith("py-spy>")]
     if messages:
         return f"py-spy failed: {messages[-1].removeprefix('Error: ')[:200]}"
     return "py-spy exited without output: the rank may have ended"
@@ -338,10 +340,10 @@ def _has_children(pid: int) -> bool:
         return False
 
 
-RATE = 100  # samples per second
-MAX_PROFILE_SECONDS = 600.0  # seconds; maximum duration of a profile
+RATE = 100  # samples per second of a profile
+MAX_PROFILE_SECONDS = 600.0  # maximum duration of a profile in seconds
 PROFILE_GRACE = 20.0  # seconds that py-spy may take in addition to the duration of a profile
-MAX_PROFILE_BYTES = 8 << 20  # bytes of the profile
+MAX_PROFILE_BYTES = 8 << 20  # maximum bytes of a profile
 
 
 def record_profile(program: str, pid: int, seconds: float, file: str) -> bytes:
@@ -378,9 +380,9 @@ def record_profile(program: str, pid: int, seconds: float, file: str) -> bytes:
     return profile
 
 
-PATIENCE = 2.0  # seconds for a rank to answer
-EXCEPTION_PATIENCE = 0.3  # seconds for a rank's watching thread to answer; it needs the GIL of the other threads
-FRAMES = 3000  # maximum number of frames per rank, over all threads
+PATIENCE = 2.0  # seconds for a rank to dump its stacks
+EXCEPTION_PATIENCE = 0.3  # seconds for a rank to report its current exception; the rank's thread for this needs the GIL
+FRAMES = 3000  # maximum number of stack frames reported per rank, over all its threads
 
 
 class RankProcess(NamedTuple):
@@ -447,7 +449,8 @@ def _read_stacks(process: RankProcess, program: str, *, signal: bool) -> dict[st
         reason = NOT_INSTALLED
     refused = refusal_reason(process.pid, process.file, process.record)
     if refused == NO_HANDLER:
-        return {"why": refused, "answers": False}  # more precise than py-spy's error for such a process
+        # Report this reason, because py-spy's error for such a process is less precise.
+        return {"why": refused, "answers": False}
     if not signal:
         return {"why": reason, "answers": not refused}
     try:

@@ -25,7 +25,7 @@ MAX_FILES = 10_240  # limit of open files that an agent sets if the system allow
 
 
 def main(is_client_waiting: Callable[[], bool] = lambda: True, prefix: str = "") -> None:
-    # ``prefix`` distinguishes the answer from other output on the same stream.
+    # ``prefix`` begins the line with the agent's answer, so that the starter finds the line in other output.
     try:
         request = json.loads(sys.stdin.readline())
     except ValueError as error:  # the client disconnected while it was sending
@@ -152,7 +152,7 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
     os.dup2(errors, 2)
     os.chdir(config.cwd or folder)
     preload_modules()
-    gc.freeze()  # collections need not scan the loaded modules, which live as long as the agent
+    gc.freeze()  # Exclude the loaded modules from garbage collection, because they live as long as the agent.
     gc.enable()
     import asyncio
 
@@ -164,8 +164,9 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
             "socket": config.socket,
             "pool": config.pool,
             "node": config.node,
-            "idle_timeout": config.idle_timeout,  # seconds to retain the folder if the agent dies unexpectedly
-            "keep_results": config.keep_results,  # further seconds to retain unfetched results
+            # seconds for which the node's folder is retained if the agent dies unexpectedly
+            "idle_timeout": config.idle_timeout,
+            "keep_results": config.keep_results,  # seconds for which unfetched results are retained, after idle_timeout
         }
         partial = Path(f"{config.paths.state}.part")
         partial.write_text(json.dumps(state), encoding="utf-8")

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from skyward_core.node.agent.preemption_notices import PreemptionNotifier
 
 
-RECONNECT_TIMEOUT = 1.0  # seconds for orphaned workers to reconnect; they need 0.05 s unless they are busy
+# seconds that a new agent waits for workers of a dead agent; idle workers reconnect within 0.05 s
+RECONNECT_TIMEOUT = 1.0
 
 
 async def recover_state(state: NodeState, slots: SlotDispatcher, lifecycle: CallLifecycle) -> None:
@@ -87,7 +88,7 @@ def _restore_journal(state: NodeState, lifecycle: CallLifecycle) -> None:
             lifecycle.restore_outcome(known, header, body)
 
 
-WORKER_START_DELAY = 5.0  # seconds in which the workers of an earlier agent reconnect
+WORKER_START_DELAY = 5.0  # seconds that a new agent waits for workers of its predecessor to reconnect
 # Number of consecutive lease checks (one per second) with active calls before the agent starts to sample machine
 # metrics. The samples are the history for clients that connect later.
 BUSY_CHECKS = 10
@@ -114,15 +115,18 @@ class Agent:
         self._end_requested = asyncio.Event()
         self._preemption: PreemptionNotifier | None = None
         self._sampler: SamplerProcess | None = None
-        self._busy_checks = 0  # consecutive lease checks with active calls
-        self._discarded_runs: set[str] = set()  # runs whose results the client discarded at teardown
+        self._busy_checks = 0  # number of consecutive lease checks that found active calls
+        self._discarded_runs: set[str] = set()  # runs whose results the client discarded when it tore the pool down
         self._deadman = DeadmanSwitch(config.deadman)
         self._is_expired = False  # whether the lease has expired
-        self._min_retention = 0.0  # minimum seconds to retain results
+        self._min_retention = 0.0  # seconds for which results are retained at least
         SPARE.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(2))
-        # If no descriptor is free, the agent closes this one. It can then accept a client and send it the reason.
+        # Spare descriptor. If the process has no free descriptor, the agent closes this one to accept a client and send
+        # it the
+        # error.
         self._spare = os.open(os.devnull, os.O_RDONLY)
-        self._shortages: set[str] = set()  # shortages already reported to clients, so that each is reported once
+        # shortages (for example of descriptors) already reported to clients, so that each is reported once
+        self._shortages: set[str] = set()
 
     async def run(self, announce: Callable[[], None]) -> None:
         """Serve until a client, a signal or the lease ends the agent. Call ``announce`` once the agent listens."""
@@ -183,7 +187,7 @@ class Agent:
         if not state.config.may_have_gpus:
             known([], "")
             return
-        from skyward_core.node.agent.gpu_detection import start_gpu_query  # few nodes need it
+        from skyward_core.node.agent.gpu_detection import start_gpu_query  # imported late, because few nodes have GPUs
 
         start_gpu_query(state.config, known)
 
@@ -266,7 +270,7 @@ class Agent:
                     os.close(self._spare)
                     try:
                         connection, _ = waiting.accept()
-                        with connection, suppress(OSError):  # the client has left
+                        with connection, suppress(OSError):  # fails if the client has already disconnected
                             connection.send(encode_frame({"t": "error", "message": failure}), socket.MSG_DONTWAIT)
                     finally:
                         self._spare = os.open(os.devnull, os.O_RDONLY)
@@ -285,11 +289,11 @@ class Agent:
         while True:
             left = lease.remaining(in_use=self.is_in_use())
             if not Path(self._state.config.folder).exists():
-                self._end_requested.set()  # without its folder no client can find this agent
+                self._end_requested.set()  # End the agent: without the node's folder no client can find it.
                 return
             try:
                 self._deadman.postpone()
-            except OSError as error:  # the next check tries again
+            except OSError as error:  # The next lease check postpones the shutdown again.
                 self._warn_of_shortage(
                     f"the shutdown of the machine cannot be postponed: {worker_processes.describe_shortage(error)}"
                 )
@@ -304,7 +308,8 @@ class Agent:
             if left is not None and left <= 0 and not self._state.registry.active:
                 self._is_expired = True
                 self.shut_down("", lease.reason())
-                # The next client of this pool reads the reason. All other files are deleted.
+                # Leave the reason why the node ended for the pool's next client. All other files of the node are
+                # deleted.
                 text = f"the node ended itself: {lease.reason()}\n"
                 Path(self._state.config.paths.exit_reason).write_text(text, encoding="utf-8")
                 return
@@ -361,7 +366,7 @@ class Agent:
         state.is_closing = True
         self._lifecycle.release_all()
         await self._slots.close()
-        # Kill processes that left their process group. The teardown's verification reports survivors.
+        # Kill child processes that left the process group of their rank. The client's teardown reports survivors.
         deadline = time.monotonic() + KILL_TIMEOUT
         while (remaining := find_node_processes(state.config.folder)) and time.monotonic() < deadline:
             worker_processes.kill_all(remaining)
@@ -374,7 +379,7 @@ class Agent:
         self._lifecycle.acknowledge(dict.fromkeys(self._discarded_runs))
         try:
             await worker_processes.run_in_thread(self._clean_up_folder)
-        except OSError:  # no thread can be started
+        except OSError:  # The thread cannot be started, so clean up in this thread.
             self._clean_up_folder()
 
     def _clean_up_folder(self) -> None:
@@ -395,7 +400,7 @@ class Agent:
     def _unsent_logs(self) -> dict[str, int]:
         """Return the bytes of logs that no client has received, by run."""
         sent = self._clients.sent_log_sizes()
-        # Each log tail withholds its last bytes, because they may be the beginning of a secret.
+        # The agent withholds the last bytes of each log, because they may be the beginning of a secret.
         held_back = self._state.redactor.reach * len(self._slots.slots)
         unsent: dict[str, int] = {}
         for record in self._state.registry.records.values():

@@ -72,8 +72,8 @@ class Lease:
         return f"idle for {self.idle_timeout:g} s"
 
 
-POSTPONE_PARTS = 5  # number of postponements during one shutdown delay
-MAX_POSTPONE_INTERVAL = 60.0  # seconds between two postponements
+POSTPONE_PARTS = 5  # number of times that the agent postpones the machine's shutdown during one shutdown delay
+MAX_POSTPONE_INTERVAL = 60.0  # maximum seconds between two postponements of the machine's shutdown
 
 
 class DeadmanSwitch:
@@ -115,11 +115,11 @@ def _schedule_shutdown(when: str) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # it must outlive the agent
+        start_new_session=True,  # The shutdown command must outlive the agent.
     )
 
 
-SIOCGIFADDR = 0x8915  # SIOCGIFADDR
+SIOCGIFADDR = 0x8915  # Linux ioctl number: get the IPv4 address of a network interface
 
 
 def network_info(address: str) -> Header:
@@ -247,7 +247,9 @@ class NodeState:
         """Store a new epoch of the gang."""
         self.gang = gang
         several = self.config.nodes * self.config.ranks_per_node > 1
-        # A task sees only its rank's share of the GPUs, and a process that has initialized CUDA cannot change its GPUs.
+        # Tasks run in their own processes: a task sees only its rank's share of the GPUs, and a process that has
+        # initialized
+        # CUDA cannot change its GPUs.
         self.has_separate_tasks = self.has_separate_tasks or (gang.is_joined and several) or bool(self._own_devices(0))
         self.epochs.save(gang.epoch)
         self.redactor.add(gang.secrets)
@@ -266,6 +268,6 @@ class NodeState:
         """Describe the last line of a spool file after offset ``start``. Earlier lines belong to another process."""
         try:
             line = last_line(self.config.spool / name, start)
-        except OSError as error:  # for example no free descriptors
+        except OSError as error:  # for example because the agent has no free descriptors
             return f"its output cannot be read: {error.strerror}"
         return f"last output: {self.redactor.redact_text(line)}" if line else "no output"

@@ -52,7 +52,8 @@ class Journal:
         except OSError:
             return
         if written < len(data):
-            os.ftruncate(self._file, self._size)  # a partial frame would hide all later ones
+            # Remove the partial frame, because readers stop at it and would miss all later frames.
+            os.ftruncate(self._file, self._size)
             return
         self._size += written
         if self._size > self._compact_at:
@@ -93,7 +94,8 @@ class Journal:
 def read_journal(path: Path) -> list[tuple[JournalFrame, bytes]]:
     """Return the complete frames of a journal; none if the file does not exist."""
     frames: list[tuple[JournalFrame, bytes]] = []
-    with suppress(FileNotFoundError, WireError):  # the last frame may be incomplete
+    with suppress(FileNotFoundError, WireError):
+        # The last frame is incomplete if the agent died while it wrote the frame.
         for frame in Decoder().feed(path.read_bytes()):
             frames.append(frame)
     return frames

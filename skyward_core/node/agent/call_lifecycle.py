@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from skyward_core.protocol import frame_types as frames
 
 
-MAX_ERROR_FILE_BYTES = 1 << 16  # bytes read from an error file
-MAX_MESSAGE_LENGTH = 8192  # characters
+MAX_ERROR_FILE_BYTES = 1 << 16  # maximum bytes read from the file in which a worker saves its error
+MAX_MESSAGE_LENGTH = 8192  # maximum characters of an error message in an outcome
 GANG_BROKE = "the gang broke before the call began"
 
 
@@ -83,7 +83,7 @@ def read_error_file(path: str) -> ErrorFileContent | None:
     }
 
 
-ANNOUNCE_DELAY = 0.05  # seconds after which a running call is announced
+ANNOUNCE_DELAY = 0.05  # seconds that a call runs before the agent announces its start to clients
 
 
 class SlowCalls:
@@ -134,7 +134,8 @@ class SlowCalls:
             self._drop_ended()
 
 
-LOW_DISK_BYTES = 1 << 20  # with fewer free bytes, an outcome names the full disk as the likely cause
+# bytes of free disk space below which a failed call's outcome names the full disk as a likely cause
+LOW_DISK_BYTES = 1 << 20
 
 
 class CallLifecycle:
@@ -183,7 +184,7 @@ class CallLifecycle:
         data = encode_frame(item, body)
         if call.value_buffer is not None and call.value_buffer.add(header["seq"], header.get("file"), data):
             self._forward_value(call, call.value_buffer, data)
-            item.pop("file", None)  # watchers do not get the values
+            item.pop("file", None)  # Clients that only watch the run get the value's summary, not the value.
             if record := self._registry.records.get(call.run):
                 record.items[call.index] = item
             self._clients.send_to_watchers(item, skip=call.owner)
@@ -263,7 +264,7 @@ class CallLifecycle:
         elif header["kind"] == "raised":
             self._add_disk_full_hint(header)
             if process is not None:
-                # The error file duplicates the outcome. Delete it, because a later call must not get its content.
+                # The worker also saved its error in a file. Delete the file, so that no later call reports this error.
                 read_error_file(self._state.config.paths.error_file(process.pid))
         elif header["kind"] == "exited" and process is not None:
             fields |= self._read_error_details(header, process)
@@ -308,7 +309,7 @@ class CallLifecycle:
         """
         call.cancel_timers()
         fields: AnyHeader = outcome
-        header: frames.AgentOutcome = fields  # the missing keys follow
+        header: frames.AgentOutcome = fields  # the statements below add the keys that AgentOutcome requires
         header["rank"] = call.rank
         header["node"] = self._state.config.node
         header["begun"] = call.started_at is not None
@@ -359,7 +360,8 @@ class CallLifecycle:
         if call.owner is not None and (
             call.value_buffer is None or call.value_buffer.next_unsent >= call.value_buffer.next_number
         ):
-            # All values of the generator are sent. Otherwise the outcome follows the last value.
+            # Send the outcome now, because all values of the generator are sent. Otherwise it is sent after the last
+            # value.
             (call.owner.write_batched if more else call.owner.write)(data)
         for reader in self._readers(call):
             reader.write(data)
@@ -414,7 +416,8 @@ class CallLifecycle:
             details: frames.EndDetails = {"kind": "collateral", "error": {"type": "Stopped", "message": GANG_BROKE}}
             return self.finish(call, call.make_outcome(details))
         stale: AnyHeader = {"t": "stale", "run": call.run, "i": call.index, "kind": "stale"}
-        self._registry.record_outcome(call, stale)  # marks the call as ended until it is dropped
+        # This entry only marks the call as ended for drop(). It is removed below.
+        self._registry.record_outcome(call, stale)
         self._registry.drop(call)
         self._registry.records[call.run].outcomes.pop(call.index, None)
         if call.owner is not None:
@@ -424,7 +427,7 @@ class CallLifecycle:
 
     def _worker_stopped_details(self, reason: str) -> frames.EndDetails:
         """Return the error and kind of an outcome whose worker the agent stopped."""
-        if self._state.is_closing and not self._state.end_frame:  # only this agent ends, not the pool
+        if self._state.is_closing and not self._state.end_frame:  # Only this agent ends, while the pool continues.
             if preempted := self._preempted_details(None):
                 return preempted
             message = f"the agent of node {self._state.config.node} was ended on its machine"
@@ -466,7 +469,8 @@ class CallLifecycle:
             return
         call.is_owner_deciding = header["t"] == "call" or header.get("decides", False)
         if call.is_owner_deciding and not call.is_superseded:
-            self.release(call)  # the client gets the outcome below, and decides whether the run restarts
+            # The claiming client gets the withheld outcome below, and decides whether the run restarts.
+            self.release(call)
         call.owner = connection
         for want in call.wanted_values.values():
             connection.send(want | {"again": True})
@@ -488,7 +492,9 @@ class CallLifecycle:
                 call.owner_lost_at = asyncio.get_running_loop().time()
                 self.send_credit(call)
                 if call.outcome is not None and self.is_withheld(call):
-                    self._registry.withdraw_outcome(call)  # the head, not the client, may have to decide
+                    # Withhold the outcome again: without its client, the head may have to decide whether the run
+                    # restarts.
+                    self._registry.withdraw_outcome(call)
                 elif readers := self._readers(call):
                     self.claim(readers[-1], call, {"t": "claim", "run": call.run})
 
@@ -543,6 +549,6 @@ def _result_sizes(calls: Iterable[Call]) -> dict[str, int]:
     for call in calls:
         if call.outcome is not None and call.outcome.get("kind") in RESULT_KINDS:
             is_none = call.outcome.get("summary") == NONE_SUMMARY and call.value_buffer is None
-            size = max(call.outcome.get("size", 0), len(call.result))  # headers of exceptions have no size
+            size = max(call.outcome.get("size", 0), len(call.result))  # An outcome that is an exception has no "size".
             sizes[call.run] = sizes.get(call.run, 0) + (0 if is_none else size)
     return sizes

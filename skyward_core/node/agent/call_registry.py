@@ -64,20 +64,25 @@ class Call:
         self.stop_reason = ""
         self.timers: list[asyncio.TimerHandle] = []
         self.value_buffer: GeneratorBuffer | None = None
-        self.wanted_values: dict[int, frames.WorkerWant] = {}  # worker's requests for values of arguments, by argument
+        # number of a streamed argument -> the worker's latest request for its values
+        self.wanted_values: dict[int, frames.WorkerWant] = {}
         self.owner_lost_at = 0.0  # time at which the owner disconnected, by the loop's clock
         self.outcome: frames.AgentOutcome | None = None
         self.result = b""
-        # Whether the owner dispatched the run, so that it decides about restarts. Other owners only read the results.
+        # Whether the owning client dispatched the run. Only such an owner decides about restarts. Other owners only
+        # read results.
         self.is_owner_deciding = owner is not None
-        # Outcome of a rank on the head, withheld until all ranks have ended and the head decides about a restart.
-        # A client decides only if it has this outcome, so client and head never decide about the same attempt.
+        # Outcome of a call of this node, which the head withholds until all ranks have ended and it decides about a
+        # restart. A
+        # client decides only if it has the outcome, so client and head never decide about the same attempt.
         self.undecided: frames.AgentOutcome | None = None
-        self.is_final = False  # whether the head has decided that no attempt follows
-        self.is_superseded = False  # whether the head has decided that another attempt follows
-        # Outcome of a call that ended its worker. The agent sends it once the worker has exited.
+        self.is_final = False  # whether the head has decided that the run is not restarted
+        # whether the head has decided that the run is restarted, so that another attempt replaces this call
+        self.is_superseded = False
+        # Outcome of a call after which its worker exits. The agent sends the outcome once the worker has exited.
         self.pending_outcome: tuple[frames.WorkerOutcome, bytes] | None = None
-        self.order = 0  # arrival number; all calls of a broadcast have the number of the first one
+        # position in the order in which calls arrived; all calls of a broadcast have the position of the first one
+        self.order = 0
         # Attributes, because properties took a tenth of the time of a short call on its agent.
         self.key: Key = (run, index)
         self.attempt = attempt_number(header)
@@ -144,27 +149,31 @@ class RunRecord:
         self.opened_at = time.time()
         self.outcomes: dict[int, frames.AgentOutcome] = {}
         self.began: dict[int, frames.AgentBegan] = {}
-        self.items: dict[int, frames.AgentItem] = {}  # latest values of its generators
+        self.items: dict[int, frames.AgentItem] = {}  # call index -> latest value of the call's generator
         self.active = 0
-        # Number of returned tasks of a gather, whose outcomes are not stored individually. For sweeps all outcomes are
-        # stored, because later clients need to know the missing trials.
+        # Number of tasks of a gather that returned; the outcomes of these tasks are not stored. A sweep's outcomes are
+        # all
+        # stored, because later clients must know which trials are missing.
         self.returned = 0
-        self.over = False  # for a map: whether the client has sent the last call
-        self.epoch = 0  # epoch of the gang that last ran the run
-        self.nodes: list[int] = []  # nodes of the run; empty if the run uses all nodes
-        self.job = ""  # job that the run is a step of
-        self.more = False  # whether the job has another step
-        self.has_next_step = False  # whether the job's next step has arrived
+        self.over = False  # whether the client has sent the last call of a map
+        self.epoch = 0  # epoch of the gang in which the run ran last
+        self.nodes: list[int] = []  # nodes that run the run; empty for all nodes of the pool
+        self.job = ""  # id of the job (a command with several runs, called steps) to which the run belongs, or ""
+        self.more = False  # whether the job continues with another step after this run
+        self.has_next_step = False  # whether the node has received the job's next step
         self.ended_at = 0.0  # time of the latest outcome, by the monotonic clock
         self.order = 0  # arrival number of its first call
         self.attempt = 1  # number of the latest attempt
         self.attempt_keys: frames.AttemptKeys | None = None  # the latest attempt; None for a run that never restarts
-        self.log_starts: dict[int, dict[str, int]] = {}  # where the logs of the first attempt begin, by rank
-        # Only on the head, while no client is connected: testimonies about the lost nodes of the latest attempt.
+        # rank -> offsets in its log files at which the output of the first attempt begins
+        self.log_starts: dict[int, dict[str, int]] = {}
+        # Lost nodes of the latest attempt, and the evidence for their loss. Only the head sets this, while no client is
+        # connected.
         self.lost: dict[int, str] = {}
-        # How the last attempt ended, if the head decided without a client not to restart the run.
+        # How the last attempt ended, if the head decided without a client that the run does not restart.
         self.last_end: frames.AttemptEndKeys | None = None
-        self.readers: dict[Connection, None] = {}  # clients that wait for another connected client's run
+        # clients that wait for the outcomes of this run, which another connected client dispatched
+        self.readers: dict[Connection, None] = {}
 
     def begin_attempt(self, number: int, total: int) -> None:
         """Forget the earlier attempts. ``total``: number of calls of this attempt."""
@@ -218,7 +227,7 @@ class CallRegistry:
         self._by_run: dict[str, dict[int, Call]] = {}
         self.records: dict[str, RunRecord] = {}
         self._cancelled: dict[str, None] = {}  # recently cancelled runs, oldest first
-        self.active = 0  # calls without an outcome
+        self.active = 0  # number of calls without an outcome
         self._last_order = 0
 
     def add(self, call: Call) -> bool:
@@ -233,7 +242,8 @@ class CallRegistry:
             self.records[call.run] = record
             self._evict_record()
         if call.attempt > 1 and record.kind in ("gather", "sweep", "map"):
-            record.outcomes.pop(call.index, None)  # only this task runs again
+            # only this task of the run is retried, so the outcomes of its other tasks remain
+            record.outcomes.pop(call.index, None)
         elif call.attempt > record.attempt:
             first = True
             record.begin_attempt(call.attempt, call.header.get("total", record.total))
@@ -249,7 +259,7 @@ class CallRegistry:
         record.has_next_step = False
         for other in self.records.values() if record.job else ():
             if other.job == record.job and other is not record:
-                other.has_next_step = True  # this run is the step that the node was reserved for
+                other.has_next_step = True  # this run is the job's next step, for which the node was reserved
         self.active += 1
         return first
 

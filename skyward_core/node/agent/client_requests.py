@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from skyward_core.protocol import frame_types as frames
 from skyward_core.node.agent.file_transfer_supervisor import PeerTransfers
 
-STOP_POLL = 0.1  # seconds between checks whether the ranks of an earlier attempt have ended
-FEEDER_TIMEOUT = 300  # seconds that a call waits for its disconnected client to feed an argument
+STOP_POLL = 0.1  # seconds between checks whether the ranks of a run's earlier attempt have ended
+# seconds that a call waits for its disconnected client to send further values of a streamed argument
+FEEDER_TIMEOUT = 300
 MAX_SOURCE_BYTES = 1 << 20
 FETCHED = "another client fetched the result while this client was disconnected"
 
@@ -214,12 +215,13 @@ class ClientRequests:
         if record is not None and record.attempt == number and (fetched := record.outcomes.get(header["i"])):
             # Another client has fetched the outcome while this client was disconnected. A call never runs twice.
             error: frames.ErrorKeys = {"type": RESULTS_FETCHED, "message": FETCHED}
-            known_keys = {name: value for name, value in fetched.items() if name != "file"}  # the file is deleted
+            # "file" is omitted, because the result file was deleted after the other client fetched it.
+            known_keys = {name: value for name, value in fetched.items() if name != "file"}
             connection.send(known_keys | {"kind": "collateral", "error": error, "summary": None, "size": 0})
             return
         self.gang_requests.reenter_contexts()
         call = Call(header["run"], header["i"], header, body, connection)
-        slot = self._slots.pick_slot(call)  # before the call is registered, because this may raise
+        slot = self._slots.pick_slot(call)  # Picking a slot may raise, so the call is registered afterwards.
         if self._registry.add(call) and len(self._clients) > 1:
             record = self._registry.records[call.run]
             self._clients.send_to_watchers({"t": "run"} | record.to_json(), skip=connection)
@@ -280,7 +282,7 @@ class ClientRequests:
         record = self._registry.records.get(run)
         is_late = record is not None and record.is_unattended and header.get("break", record.epoch) < record.epoch
         if is_late and reason not in ("cancel", "save"):
-            return  # the client does not know yet that agents have restarted the run
+            return  # The client does not know yet that agents have started the run's next attempt.
         self.gang_requests.queue.notify_dropped(run, connection.peer_name)
         if reason in ("save", "growth"):
             grace = self._agent.save_run(run, grace)
@@ -288,7 +290,7 @@ class ClientRequests:
         if reason == "cancel" and "i" not in header:
             self._registry.cancel(run)
             self._lifecycle.release_all(run)
-        # A client that does not know the nodes of a run sends the request to all nodes.
+        # A client that does not know the nodes of a run asks all nodes to stop the run.
         is_here = not state.gang.members or run in self._registry.records
         breaks = bool(header.get("break")) and header["break"] == state.gang.epoch and is_here
         self._slots.stop_run(run, reason, grace, breaks=breaks, only=header.get("i"))
@@ -298,7 +300,7 @@ class ClientRequests:
     def _tail(self, connection: Connection, header: frames.ClientTail, body: bytes) -> None:
         client = self._clients[connection]
         if client.follower is not None:
-            client.follower.cancel()  # the client asks again after it failed to store some bytes
+            client.follower.cancel()  # The client requests its logs again after it failed to store some of their bytes.
         client.tail = LogTail(
             self._state.config.spool,
             connection,
@@ -311,7 +313,8 @@ class ClientRequests:
         client.follower = asyncio.create_task(self._follow_logs(client.tail))
 
     async def _follow_logs(self, tail: LogTail) -> None:
-        await self._state.env_known.wait()  # secrets must be known before logs are sent
+        # Logs are sent only once the environment is known, because its secrets must be redacted.
+        await self._state.env_known.wait()
         await tail.run()
 
     async def _stream_metrics(self, connection: Connection, header: frames.ClientMetrics, body: bytes) -> None:
@@ -324,7 +327,7 @@ class ClientRequests:
             with open(path, "rb") as source:
                 source.seek(at)
                 while connection.is_open:
-                    data = source.read(CHUNK_BYTES // 4)  # larger chunks would remain in the agent's heap
+                    data = source.read(CHUNK_BYTES // 4)  # Larger chunks would permanently enlarge the agent's heap.
                     connection.send({"t": "data", "id": header["id"], "at": at, "last": not data}, data)
                     at += len(data)
                     if not data:

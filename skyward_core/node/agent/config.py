@@ -11,10 +11,12 @@ from typing import Any
 from skyward_core.node.bootstrap.host_inspection import NVIDIA_DEVICES
 from skyward_core.protocol.node_paths import NodePaths, worker_socket_path
 
-NVML_LIBRARY = "libnvidia-ml.so.1"  # file of NVML, which may be in any folder of LD_LIBRARY_PATH
+# file name of NVIDIA's NVML library, which is searched in all folders of LD_LIBRARY_PATH
+NVML_LIBRARY = "libnvidia-ml.so.1"
 
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
-HANDLER_GRACE = 30.0  # seconds between SIGTERM and SIGKILL for ranks with their own handler of SIGTERM
+# seconds between SIGTERM and SIGKILL for ranks whose code handles SIGTERM, for example to save a checkpoint
+HANDLER_GRACE = 30.0
 
 
 class AgentConfig:

@@ -11,7 +11,7 @@ from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.protocol.frame_codec import encode_frame
 
 GOODBYE_TIMEOUT = 10.0  # seconds for clients to receive the remaining logs and the final frame
-LIVENESS_POLL = 2.0  # seconds
+LIVENESS_POLL = 2.0  # seconds between checks whether each client is alive
 # Consecutive liveness checks without a byte from a client before the agent disconnects it. Clients send at least one
 # frame every two seconds, unless their machine is dead or suspended.
 MAX_MISSED_CHECKS = 4
@@ -126,7 +126,7 @@ class ClientRegistry:
         Args:
             unfetched: Bytes of unconfirmed results, by run.
         """
-        closing = list(self._open.items())  # clients that connect from now on are ignored
+        closing = list(self._open.items())  # A copy, so that clients which connect during the shutdown are ignored.
         for connection, client in closing:
             sizes = await client.tail.finish() if client.tail else {}
             connection.send({"t": "bye", "logs": sizes, "unfetched": unfetched})

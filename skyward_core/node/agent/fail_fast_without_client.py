@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
 
 CLIENT_GRACE = 2.0  # seconds for a client to reconnect; a connected client stops the gang itself
-RETRY_DELAY = 5.0  # seconds until an unreachable node is notified once more
-PEER_TIMEOUT = 5.0  # seconds for a peer to answer, or to send its frame after connecting
-MAX_PEER_CONNECTIONS = 16  # unauthenticated connections; a further one replaces the oldest
+RETRY_DELAY = 5.0  # seconds until the agent retries to notify an unreachable node of a failure
+PEER_TIMEOUT = 5.0  # seconds for another node to answer, or to send its first frame after connecting
+# number of connections that have not authenticated themselves; a further one replaces the oldest
+MAX_PEER_CONNECTIONS = 16
 FAILURE_KINDS = ("raised", "exited", "lost")
 
 
@@ -51,11 +52,12 @@ class FailFast:
         self._listener: socket.socket | None = None
         self._server: asyncio.AbstractServer | None = None
         self._unauthenticated: dict[Connection, asyncio.TimerHandle] = {}
-        self._authenticated: set[Connection] = set()  # connections with valid heartbeats
+        self._authenticated: set[Connection] = set()  # connections that have sent a valid heartbeat
         self.peers: GangPeers | None = None
         self.answer: Callable[[PeerRequestKeys], Awaitable[PeerReportKeys | None]] | None = None
         self.on_notice: Callable[[int, float], None] = lambda node, left: None
-        self._notified: set[tuple[str, int]] = set()  # run, and a node that needs no further notification of it
+        # pairs of a failed run and a node that already knows of the failure
+        self._notified: set[tuple[str, int]] = set()
         self._notifications: dict[str, asyncio.Task[None]] = {}
         self._opening: asyncio.Task[None] | None = None
 
@@ -66,7 +68,9 @@ class FailFast:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             try:
                 self._listener = socket.create_server((address, 0), family=family, backlog=MAX_PEER_CONNECTIONS)
-            except OSError:  # the address does not belong to this machine, so only a client can stop the gang
+            except OSError:
+                # The gang's address is not an address of this machine (as behind NAT). Only a client can then stop the
+                # gang.
                 return 0
             self._listener.setblocking(False)
             self._opening = asyncio.create_task(self._start_server(self._listener))
@@ -83,7 +87,8 @@ class FailFast:
         self._notified.clear()
         self._end_heartbeats()
         if peers is not None and peers.get("heartbeats") and hasattr(socket, "TCP_INFO"):
-            from skyward_core.node.agent.peer_heartbeats import PeerHeartbeats  # few agents need it
+            # imported late, because few agents send heartbeats
+            from skyward_core.node.agent.peer_heartbeats import PeerHeartbeats
 
             self.heartbeats = PeerHeartbeats(self._state, peers)
 
@@ -147,7 +152,7 @@ class FailFast:
         if len(self._unauthenticated) >= MAX_PEER_CONNECTIONS:
             oldest = next(iter(self._unauthenticated))
             del self._unauthenticated[oldest]
-            oldest.abort()  # the timer aborts a connection that is not yet established
+            oldest.abort()  # A connection that is still being established has no transport. Its timer aborts it.
         connection = Connection(self._on_frame, self._on_lost, validate_peer_frame, of_strangers=True)
         self._unauthenticated[connection] = asyncio.get_running_loop().call_later(PEER_TIMEOUT, connection.abort)
         return connection
@@ -160,7 +165,8 @@ class FailFast:
     def _on_frame(self, connection: Connection, header: FromPeer, body: bytes) -> None:
         heartbeats = self.heartbeats
         if header["t"] == "heartbeat" and heartbeats is not None and heartbeats.receive(header, connection):
-            self._on_lost(connection)  # the peer is authenticated now
+            # The heartbeat authenticated the peer, so remove the connection from the unauthenticated ones.
+            self._on_lost(connection)
             self._authenticated.add(connection)
         else:
             self._on_request(connection, header, body)
@@ -254,7 +260,8 @@ class FailFast:
 
     def _stop_run(self, run: str) -> None:
         if self._running_calls(run):
-            # With the reason "preemption", ranks may save until the machine ends, as with a client.
+            # Ranks that are stopped because of a preemption may save until the machine ends, as if a client had stopped
+            # them.
             is_preempted = self._state.preemption_ends > time.monotonic()
             self._slots.stop_run(run, "preemption" if is_preempted else "fail-fast", breaks=True)
 
@@ -299,6 +306,6 @@ async def _exchange(frame: PeerAttempt, data: bytes, address: tuple[str, int]) -
             connection.send(frame, data)
             return await answer
     except (OSError, TimeoutError):
-        return None  # the caller tries once more
+        return None  # The caller decides whether to retry.
     finally:
-        connection.abort()  # hung peers must not accumulate connections
+        connection.abort()  # Never leave the connection open, because connections to hung peers would accumulate.

@@ -64,10 +64,11 @@ if TYPE_CHECKING:
     )
 
 
-IDLE_TIMEOUT = 60.0  # seconds a connection may be idle; clients close idle connections earlier
-MAX_UNAUTHENTICATED = 32  # unauthenticated connections; a further one replaces the oldest
+IDLE_TIMEOUT = 60.0  # seconds that a connection may be idle; clients close idle connections earlier
+# number of connections that have not authenticated themselves; a further one replaces the oldest
+MAX_UNAUTHENTICATED = 32
 ACCEPT_RETRY_DELAY = 0.1  # seconds until the next accept if descriptors or threads are exhausted
-BLOB_START_TIMEOUT = 2.0  # seconds for an upload to begin if a peer fetches the blob at the same time
+BLOB_START_TIMEOUT = 2.0  # seconds that a peer's request for a blob waits for the upload of this blob to begin
 
 _RESULT = re.compile(r"[\w.-]+\.(result|item)")
 
@@ -86,13 +87,13 @@ class FileTransferServer:
 
     def __init__(self, blobs: Path, spool: Path, address: str, credentials: CredentialKeys, work: str = "") -> None:
         self._blobs = blobs
-        self._work = work  # the ranks' working folder
+        self._work = work  # working folder of the ranks, from which clients fetch output files
         self._spool = spool
         self._server = make_ssl_context(ssl.PROTOCOL_TLS_SERVER, credentials)
         self._client = make_ssl_context(ssl.PROTOCOL_TLS_CLIENT, credentials)
         self._incoming: dict[str, IncomingBlob] = {}
         self._changed = threading.Condition()
-        self._unauthenticated: dict[socket.socket, None] = {}  # in order of arrival
+        self._unauthenticated: dict[socket.socket, None] = {}  # unauthenticated connections, oldest first
         self._closed = False
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.create_server((address, 0), family=family, backlog=64)
@@ -102,8 +103,8 @@ class FileTransferServer:
     def close(self) -> None:
         """Stop accepting connections."""
         self._closed = True
-        with suppress(OSError):  # already closed, or not supported for listening sockets
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
+        with suppress(OSError):  # The socket is already closed, or the system cannot shut down listening sockets.
+            self._listener.shutdown(socket.SHUT_RDWR)  # wake the listener thread, which blocks in accept()
         self._listener.close()
 
     # -- serving -----------------------------------------------------------------------------------------
@@ -112,14 +113,16 @@ class FileTransferServer:
         while not self._closed:
             try:
                 plain, _ = self._listener.accept()
-            except OSError:  # closed, or no descriptors left, or the peer disconnected early
+            except OSError:
+                # The listener is closed, the process has no free descriptor, or the peer disconnected before it was
+                # accepted.
                 time.sleep(0 if self._closed else ACCEPT_RETRY_DELAY)
                 continue
             self._close_oldest()
             self._unauthenticated[plain] = None
             try:
                 threading.Thread(target=self._serve, args=(plain,), daemon=True).start()
-            except RuntimeError:  # thread limit reached
+            except RuntimeError:  # The process has reached its limit of threads.
                 self._unauthenticated.pop(plain, None)
                 plain.close()
                 time.sleep(ACCEPT_RETRY_DELAY)
@@ -129,15 +132,16 @@ class FileTransferServer:
         while len(self._unauthenticated) >= MAX_UNAUTHENTICATED:
             for oldest in list(self._unauthenticated)[:1]:
                 self._unauthenticated.pop(oldest, None)
-                with suppress(OSError):  # already disconnected
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread closes the socket
+                with suppress(OSError):  # The peer has already disconnected.
+                    oldest.shutdown(socket.SHUT_RDWR)  # The thread that serves the connection closes the socket.
 
     def _serve(self, plain: socket.socket) -> None:
         try:
             connection = TlsConnection(plain, self._server, server=True)
         except OSError:
             plain.close()
-            return  # the peer is not a member of the pool, or has disconnected; members report errors themselves
+            # The peer is not a member of the pool, or has disconnected. Members report connection errors themselves.
+            return
         finally:
             self._unauthenticated.pop(plain, None)
         try:
@@ -153,7 +157,7 @@ class FileTransferServer:
                 except (KeyError, TypeError, ValueError):
                     connection.send_frame({"t": "answer", "error": "invalid request"})
         except OSError:
-            return  # the peer has disconnected; the client reports the error
+            return  # The peer has disconnected, and reports the error to its user.
 
     def _handle_request(self, connection: TlsConnection, request: FileBlob | FilePut | FileResult | FileOutput) -> None:
         kind, name = request["t"], str(request.get("name"))
@@ -168,7 +172,8 @@ class FileTransferServer:
                 _send_file(connection, file.fileno(), int(request["at"]), CompleteFile(file.fileno()))
         elif request["t"] == "output":
             version, at = str(request["version"]), int(request["at"])
-            # The next request on this connection may be for a result, and no thread can raise its own priority.
+            # Copy in a thread of low priority. A thread cannot raise its priority again, and this thread may send a
+            # result next.
             with ThreadPoolExecutor(1, initializer=_lower_priority) as thread:
                 thread.submit(self._send_output, connection, str(request["path"]), version, at).result()
         else:
@@ -180,7 +185,8 @@ class FileTransferServer:
             while name not in self._incoming and not (self._blobs / name).exists():
                 if time.monotonic() > deadline:
                     raise RefusedByPeer("no such blob")
-                self._changed.wait(0.02)  # with a timeout, because uploads through SSH do not notify the condition
+                # Wait at most 0.02 s, because an upload through SSH does not notify this condition.
+                self._changed.wait(0.02)
             arrival = self._incoming.get(name)
             try:
                 file = os.open(arrival.partial if arrival else self._blobs / name, os.O_RDONLY)
@@ -194,7 +200,8 @@ class FileTransferServer:
     def _send_output(self, connection: TlsConnection, path: str, version: str, at: int) -> None:
         from skyward_core.node.agent.output_checkpoint_and_source_files import OutputFile
 
-        hashes = connection.peer == CLIENT  # nodes know the hash of the content
+        # Only clients need hashes. Nodes know the content's hash before they request it.
+        hashes = connection.peer == CLIENT
         with closing(OutputFile(self._work, path, version)) as file:
             connection.send_frame({"t": "comes", "size": file.size})
             try:
@@ -278,7 +285,7 @@ class IncomingBlob:
         self.partial = partial
         self.size = size
         self._file = open(partial, "wb", buffering=0)  # noqa: SIM115  closed in close()
-        self._file.truncate(size)  # set the final size now, because readers map the whole file
+        self._file.truncate(size)  # Set the final size at once, because readers map the whole file while it arrives.
         self.hash = ContentHash()
         self._received = 0
         self._is_closed = False
@@ -317,16 +324,17 @@ def _send_file(connection: TlsConnection, file: int, at: int, source: IncomingBl
         connection.send_file(file, at, source)
     except TlsConnectionError:
         raise
-    except OSError as error:  # the reply header is already sent, so only a closed connection can signal the error
+    except OSError as error:
+        # The reply's header is already sent. Closing the connection is the only way to report the error.
         raise TlsConnectionError(str(error)) from error
 
 
-NICENESS = 10  # added to the agent's niceness
+NICENESS = 10  # niceness of threads that copy output files, relative to the agent's niceness
 
 
 def _lower_priority() -> None:
     """Let training precede this thread, which copies a checkpoint, on machines with few processors."""
-    if sys.platform == "linux":  # elsewhere, niceness applies to the whole process
+    if sys.platform == "linux":  # On other systems, niceness would apply to the whole process.
         os.nice(NICENESS)
 
 
@@ -354,7 +362,7 @@ def main(descriptor: int) -> None:
 
     decoder = Decoder()
     header: HelperPeers | HelperPull
-    with suppress(ConnectionError):  # the agent may close the socket without reading all answers
+    with suppress(ConnectionError):  # The agent may close the socket before it has read all answers.
         while data := agent.recv(1 << 16):
             for header, _ in decoder.feed(data):
                 if header["t"] == "peers":

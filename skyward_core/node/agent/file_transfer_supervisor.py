@@ -49,7 +49,7 @@ class PeerTransfers:
         connection.send({"t": "known", "id": header["id"]} | fields)
 
     async def _listen(self, connection: Connection, credentials: ClientPeers) -> Header:
-        self.on_client_gone(connection)  # stop the process with the earlier certificates
+        self.on_client_gone(connection)  # Stop the file server process that uses the client's earlier certificates.
         helper = await _PeerProcess.start()
         if not connection.is_open:
             helper.close()
@@ -127,5 +127,5 @@ def _spawn_peer_process() -> socket.socket:
     with theirs:
         command = [sys.executable, "-I", "-S", "-c", _CODE, str(theirs.fileno())]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-    process.returncode = 0  # the agent reaps all children itself
+    process.returncode = 0  # The agent reaps all child processes itself, so asyncio must not wait for this one.
     return ours

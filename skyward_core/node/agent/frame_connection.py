@@ -50,14 +50,14 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._writable: asyncio.Event = asyncio.Event()
         self._writable.set()
-        self._batch: list[bytes] = []  # frames sent with the next one, or after BATCH_DELAY
-        self.is_write_paused = False  # the peer reads too slowly
+        self._batch: list[bytes] = []  # encoded frames that are sent together with the next frame, or after BATCH_DELAY
+        self.is_write_paused = False  # whether writing is paused, because the peer reads too slowly
         self.is_open = False
         # Whether the peer closed the connection, for example by exiting. A cut or reset connection has no end of file.
         self.has_eof = False
         self.received_frames = 0
         self.missed_checks = 0  # liveness checks since the last received byte
-        self.peer_name = ""  # name that the peer sent
+        self.peer_name = ""  # name by which the peer identified itself in its hello frame
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if isinstance(transport, asyncio.Transport):

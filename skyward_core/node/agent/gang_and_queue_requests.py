@@ -221,7 +221,7 @@ class RunQueue:
     def __init__(self, clients: ClientRegistry) -> None:
         self._clients = clients
         self._entries: list[QueueEntry] = []
-        self._first: QueueEntry | None = None  # the run that has been notified of its turn
+        self._first: QueueEntry | None = None  # queued run whose client has been notified that its run is next
 
     @property
     def waiting(self) -> list[frames.QueuedRunKeys]:

@@ -126,7 +126,7 @@ def next_peers(peers: GangPeers, epoch: int, members: Collection[int]) -> GangPe
 
 
 def _hash(key: str, data: bytes) -> str:
-    from hashlib import blake2b  # few agents need it
+    from hashlib import blake2b  # imported late, because few agents hash peer frames
 
     return blake2b(data, key=bytes.fromhex(key), digest_size=32).hexdigest()
 
@@ -181,7 +181,7 @@ class ReservedPorts:
                 return False
             try:
                 self._sockets.append(self._bind(number))
-            except OSError:  # in use: try other ports
+            except OSError:  # Another process uses this port, so the caller tries a different range.
                 return False
         return True
 

@@ -32,10 +32,10 @@ class GeneratorBuffer:
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         except OSError:
-            self._file = -1  # treated like a full disk
+            self._file = -1  # The file cannot be opened. Proceed as with a full disk: values are sent, but not stored.
         self.first = 0
         self.next_unsent = 0
-        self._base = 0  # offset of the first unacknowledged value
+        self._base = 0  # file offset of the first value that the client has not acknowledged
         self._ends = array("Q")  # end offsets of the values; the first ``_dropped`` are acknowledged
         self._dropped = 0
         self._files: dict[int, str] = {}  # number of a large value -> its file in the spool
@@ -51,7 +51,8 @@ class GeneratorBuffer:
         """Add a value. Return False for a duplicate: workers resend values that a crashed agent may not have stored."""
         if number < self.next_number:
             return False
-        if number > self.next_number:  # an earlier agent of this node has delivered the skipped values
+        if number > self.next_number:
+            # The generator skipped values that an earlier agent of this node has already delivered.
             self.acknowledge(self.next_number)
             self.first = number
             self.next_unsent = max(self.next_unsent, number)
@@ -59,7 +60,7 @@ class GeneratorBuffer:
         try:
             end = at + len(data) if os.pwrite(self._file, data, at) == len(data) else at
         except OSError:
-            end = at  # disk full: the client gets an error if the value is needed again
+            end = at  # The disk is full. The client gets an error if it requests this value again.
         self._ends.append(end)
         if file is not None:
             self._files[number] = file
@@ -136,7 +137,7 @@ class GeneratorBuffer:
             if not self._ends:
                 self.first = header["seq"]
             while self.next_number < header["seq"]:
-                self._ends.append(at)  # the disk was full
+                self._ends.append(at)  # a value that was not stored, because the disk was full
             self._ends.append(end)
             if (name := header.get("file")) is not None:
                 self._files[header["seq"]] = Path(name).name

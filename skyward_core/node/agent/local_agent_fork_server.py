@@ -24,7 +24,8 @@ MAX_ERROR_BYTES = 2000  # characters; longer answers might not be written atomic
 
 def main() -> None:
     preload_modules()
-    gc.freeze()  # garbage collection would copy these pages into every agent
+    # Without this, garbage collection would write to the shared pages and so copy them into every forked agent.
+    gc.freeze()
     starting: dict[int, str] = {}  # pid of the starting process -> folder of the agent
 
     def report_deaths(*_: object) -> None:
@@ -35,7 +36,8 @@ def main() -> None:
 
     signal.signal(signal.SIGCHLD, report_deaths)
     for line in sys.stdin.buffer:
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # report_deaths() needs the new pid in ``starting``
+        # Delay SIGCHLD until ``starting`` has the new pid, which report_deaths() looks up.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         try:
             pid = os.fork()
         except OSError as error:
@@ -68,5 +70,5 @@ def send_answer(folder: str, answer: dict[str, Any]) -> None:
 def is_client_connected() -> bool:
     """Check whether the client still reads the answers."""
     reader = select.poll()
-    reader.register(1, 0)  # reports only the hang-up of the other end
+    reader.register(1, 0)  # An empty event mask reports only that the reader has closed the pipe.
     return not reader.poll(0)

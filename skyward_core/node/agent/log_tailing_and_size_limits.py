@@ -62,13 +62,14 @@ class LogTail:
         self._groups: dict[str, _LogGroup] = {}
         self._has_active_calls = busy
         self._redactor = redactor
-        self._withheld: dict[str, int] = {}  # bytes at the end of a file that may be the beginning of a secret
+        # file name -> number of its last bytes that are not sent yet, because they may be the beginning of a secret
+        self._withheld: dict[str, int] = {}
         self._mark = mark
         self._send_limit = most
         self._wake = asyncio.Event()
         self._warnings: set[str] = set()
-        self._state: list[int] = []  # time of the folder and sizes of the files at the last poll
-        self._unchanged_polls = 0  # consecutive polls that found the same state and sent nothing
+        self._state: list[int] = []  # modification time of the folder and sizes of the files at the last poll
+        self._unchanged_polls = 0  # number of consecutive polls that found no change and sent nothing
 
     async def run(self) -> None:
         """Send new output until cancelled."""
@@ -77,7 +78,8 @@ class LogTail:
         try:
             while self._connection.is_open:
                 largest = 0
-                is_due = loop.time() >= scanned_at + POLL  # once per interval, even during heavy output
+                # Scan the folder at most once per POLL, even while ranks print a lot.
+                is_due = loop.time() >= scanned_at + POLL
                 if not (is_due and self._is_unchanged()):
                     if is_due:
                         self._open_new_files()
@@ -88,7 +90,8 @@ class LogTail:
                         await self._connection.drain()
                 if largest:
                     last_output_at, self._unchanged_polls = loop.time(), 0
-                if largest < PIECE_BYTES // 2:  # everything was sent; waiting is cheaper than one frame per line
+                if largest < PIECE_BYTES // 2:
+                    # All output is sent. Pause, because collecting output is cheaper than one frame per line.
                     await self._pause(POLL if loop.time() < last_output_at + QUIET_AFTER else QUIET_POLL)
                     scanned_at = 0.0
                 else:
@@ -137,7 +140,7 @@ class LogTail:
     def _open_new_files(self) -> None:
         try:
             names = os.listdir(self._spool)  # noqa: PTH208  called often
-        except OSError as error:  # no free descriptor for the folder
+        except OSError as error:  # The process has no free descriptor to open the folder.
             self._warn_once(f"output of ranks is not sent yet: {describe_shortage(error)}")
             return
         for name in names:
@@ -145,7 +148,7 @@ class LogTail:
                 self._open(name)
 
     def _warn_once(self, message: str) -> None:
-        self._state = []  # the next poll tries again
+        self._state = []  # Forget the state, so that the next poll scans the files again.
         if message not in self._warnings:
             self._warnings.add(message)
             self._connection.send({"t": "error", "message": message})
@@ -155,7 +158,9 @@ class LogTail:
             self._files[name] = os.open(self._spool / name, os.O_RDONLY)
         except FileNotFoundError:
             return
-        except OSError as error:  # no free descriptors: the next scan tries again, and outcomes must not wait
+        except OSError as error:
+            # Without free descriptors, the next scan retries. The error is only reported, because outcomes must not
+            # wait for it.
             self._warn_once(f"output of ranks is not sent yet: {describe_shortage(error)}")
             return
         self.cursors.setdefault(name, 0)
@@ -170,7 +175,9 @@ class LogTail:
         moved = self._send(group.metrics, PIECE_BYTES) + self._send(group.marks, PIECE_BYTES)
         streams = (group.out, group.err)
         ends = group.send_limits(*(self.cursors.get(name, 0) for name in streams))
-        for limited in (True, False):  # the second pass ignores marks that refer to missing output
+        for limited in (True, False):
+            # The first pass sends output up to the limits that the marks set. If there is none, the second pass ignores
+            # the limits, because a mark may refer to missing output.
             for name, end in zip(streams, ends, strict=True):
                 room = end - self.cursors.get(name, 0) if limited else PIECE_BYTES
                 if room > 0:
@@ -204,7 +211,7 @@ class LogTail:
             return os.pread(self._files[name], limit, at)
         fresh = os.pread(self._files[name], limit + self._redactor.reach, at)
         if len(fresh) == (0 if whole else self._withheld.get(name, 0)):
-            return b""  # only withheld bytes
+            return b""  # The file has no new bytes, only withheld ones.
         lead = min(at, self._redactor.reach)
         data = os.pread(self._files[name], lead, at - lead) + fresh
         end = min(len(data), lead + limit)
@@ -215,7 +222,7 @@ class LogTail:
 
     async def _pause(self, busy: float) -> None:
         self._wake.clear()
-        # A timer takes less processor time than asyncio.timeout().
+        # Use a timer, because asyncio.timeout() takes more processor time.
         timer = asyncio.get_running_loop().call_later(busy if self._has_active_calls() else IDLE_POLL, self._wake.set)
         await self._wake.wait()
         timer.cancel()
@@ -242,7 +249,7 @@ class _LogGroup:
         return out + PIECE_BYTES, err + PIECE_BYTES
 
 
-NO_LIMIT = 1 << 62  # bytes
+NO_LIMIT = 1 << 62  # bytes; size limit of a log that may grow without limit
 
 
 class LogLimit:
@@ -286,7 +293,8 @@ class LogLimit:
         return True
 
 
-MAX_RESTORED_BYTES = 1 << 20  # bytes restored after a rank truncated its log
+# maximum bytes of output written after a rank truncated its log that are saved when the log is restored
+MAX_RESTORED_BYTES = 1 << 20
 
 
 class RankLogs:
@@ -324,7 +332,8 @@ class RankLogs:
         self._marks = name + MARKS
         self._marker: MarkWriter | None = None
         self._files: dict[str, int] = {}
-        self._max_sizes: dict[str, int] = {}  # largest known sizes
+        # file name -> its largest known size in bytes; a smaller file was truncated
+        self._max_sizes: dict[str, int] = {}
         self.limits = {each: LogLimit(f"{self._spool}/{each}", config.log_limit) for each in self.names}
 
     def open(self) -> None:
@@ -374,7 +383,7 @@ class RankLogs:
     def truncate(self) -> None:
         """Truncate files that exceed their limit, and warn the clients."""
         for name, size in self._sizes().items():
-            with suppress(OSError):  # without free descriptors the next check tries again
+            with suppress(OSError):  # If the process has no free descriptors, the next size check retries.
                 if self.limits[name].enforce(size):
                     runs = ", ".join({call.run for call in self._running.values()}) or "background work"
                     warning = (
@@ -394,7 +403,9 @@ class RankLogs:
 
     def _restore(self, name: str, opened: int, size: int) -> int:
         """Restore the size of a log that a rank truncated, append its new output, and note the loss."""
-        with suppress(OSError):  # other writers report a full disk; without free descriptors the next check tries again
+        with suppress(OSError):
+            # Code that writes logs reports a full disk. If the process has no free descriptors, the next size check
+            # retries.
             with open(f"{self._spool}/{name}", "rb") as emptied:
                 since = emptied.read(min(size, MAX_RESTORED_BYTES))
             os.ftruncate(opened, self._max_sizes[name])
@@ -405,7 +416,7 @@ class RankLogs:
     def write_mark(self, ended: Call | None = None) -> None:
         """Attribute new output to a run if only one run has calls in this slot. The call that just ``ended`` counts."""
         if self._marker is not None:
-            self._sizes()  # restores truncated files
+            self._sizes()  # called to restore truncated files before the mark is written
             runs = {call.run for call in (*self._running.values(), *filter(None, (ended,)))}
             self._marker.mark_after(runs.pop() if len(runs) == 1 else "", soon=ended is None)
 
@@ -414,13 +425,13 @@ class RankLogs:
         sizes = {}
         for name in (self._marks, self._metrics):
             path = f"{self._spool}/{name}"
-            # Usually the files are missing, and access() is faster than an exception.
+            # Most calls write no such files, and access() is faster than an exception for a missing file.
             if os.access(path, os.F_OK):
-                with suppress(FileNotFoundError):  # user code may delete them
+                with suppress(FileNotFoundError):  # User code may have deleted the file since the check.
                     sizes[name] = os.stat(path).st_size
         return sizes
 
     def write_message(self, message: str) -> None:
         """Append a message of skyward to standard error."""
-        with suppress(OSError):  # other writers report a full disk
+        with suppress(OSError):  # A full disk is ignored here, because other code reports it.
             os.write(self._files[self.names[1]], f"skyward: {message}\n".encode())

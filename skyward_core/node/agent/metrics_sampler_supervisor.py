@@ -21,9 +21,10 @@ START_CODE = (
 )
 PERIOD = 1.0  # seconds between samples, and between polls for new samples
 PIECE_BYTES = CHUNK_BYTES // 4
-PROGRESS_POLL = 5.0  # seconds
-MAX_SILENT_CHECKS = 4  # consecutive progress checks without a new sample before the process is restarted
-RESTART_DELAYS = (1.0, 60.0)  # minimum and maximum seconds until a restart
+PROGRESS_POLL = 5.0  # seconds between checks whether the sampler process has written new samples
+# number of consecutive progress checks without a new sample before the sampler process is restarted
+MAX_SILENT_CHECKS = 4
+RESTART_DELAYS = (1.0, 60.0)  # minimum and maximum seconds until the sampler process is restarted
 MAX_STARTS = 20
 
 
@@ -34,12 +35,12 @@ class SamplerProcess:
         self._config = config
         self._folder = config.paths.samples
         self._child: subprocess.Popen[bytes] | None = None
-        self._timer: asyncio.TimerHandle | None = None  # for the next progress check or restart
+        self._timer: asyncio.TimerHandle | None = None  # timer of the sampler's next progress check or restart
         self._pause, self._tries = RESTART_DELAYS[0], 0
         self._size, self._silent = 0, 0
-        self._failure = ""  # why there are no samples
+        self._failure = ""  # reason why no samples arrive, or ""
         self._is_stopped = False
-        self._request_counts: dict[Connection, int] = {}  # requests of each client
+        self._request_counts: dict[Connection, int] = {}  # number of a client's requests for samples that are active
 
     def ensure_running(self) -> None:
         """Start sampling if it is not running."""
@@ -152,7 +153,8 @@ class SamplerProcess:
                 with open(f"{self._folder}/{name}", "rb") as file:
                     file.seek(max(0, at - start))
                     data = file.read(PIECE_BYTES)
-            except FileNotFoundError:  # deleted since the listing: continue with newer files
+            except FileNotFoundError:
+                # The sampler deleted this file after the files were listed. Read the newer files.
                 continue
             if whole := data[: data.rfind(b"\n") + 1]:
                 return max(at, start), whole

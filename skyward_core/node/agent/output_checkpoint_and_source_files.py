@@ -78,7 +78,9 @@ class OutputFile:
         digest, place = hashlib.sha256(), 0
         while place < self.size:
             data = os.pread(self._file, min(PIECE, self.size - place), place)
-            data = data or bytes(min(PIECE, self.size - place))  # file was truncated: check_unchanged() reports this
+            # Send zeros for bytes missing from a truncated file. check_unchanged() then reports the change to the
+            # receiver.
+            data = data or bytes(min(PIECE, self.size - place))
             if hashes:
                 digest.update(data)
             if place + len(data) > at:
@@ -130,10 +132,10 @@ def _open_parent(folder: str, path: str, *, creates: bool = False) -> tuple[int,
     return at, name
 
 
-MAX_SCANNED_FILES = 1_000_000  # files and folders; scanning more takes too long
-MAX_LISTED_FILES = 10_000  # files in one answer
-MAX_LISTED_CHARS = 4 << 20  # total length of the paths in one answer
-MTIME_TOLERANCE = 0.01  # seconds by which file times may lag behind the clock
+MAX_SCANNED_FILES = 1_000_000  # maximum number of scanned files and folders, because scanning more takes too long
+MAX_LISTED_FILES = 10_000  # maximum number of files in one answer to a client
+MAX_LISTED_CHARS = 4 << 20  # maximum total characters of the paths in one answer to a client
+MTIME_TOLERANCE = 0.01  # seconds by which a file's modification time may lag behind the system clock
 
 
 class UnknownRun(OSError):
@@ -145,7 +147,7 @@ class OutputFileHandler:
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
-        self._restoring = asyncio.Lock()  # acquired to read and write the list of restored files
+        self._restoring = asyncio.Lock()  # lock for reading and changing the list of restored files
 
     async def list_files(self, connection: Connection, header: frames.ClientWritten) -> None:
         """Answer with the matching files."""
@@ -245,7 +247,7 @@ def restore_file(
     if not blob.exists() and os.path.lexists(f"{folder}/{path}"):
         stored = os.lstat(f"{folder}/{path}")
         if file_version(stored) == restored.get(path) and abs(stored.st_mtime - at) < MTIME_TOLERANCE:
-            return True  # another client has stored the file
+            return True  # Another client has already restored the file.
     if blob.stat().st_size != size:
         raise OSError(f"the blob has {blob.stat().st_size:,} of {size:,} bytes")
     parent, name = _open_parent(folder, path, creates=True)
@@ -258,20 +260,22 @@ def restore_file(
         except FileNotFoundError:
             pass
         with suppress(FileNotFoundError):
-            os.unlink(draft, dir_fd=parent)  # left by a killed agent, or a link or pipe that a rank created
+            # Remove a file that a killed agent left, or a link or pipe that a rank created under this name.
+            os.unlink(draft, dir_fd=parent)
         try:
             os.rename(blob, draft, dst_dir_fd=parent)
-        except OSError:  # another file system
+        except OSError:  # The blob is on another file system, so it is copied instead of renamed.
             target = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, dir_fd=parent)
             with open(blob, "rb") as source, open(target, "wb") as copy:
                 shutil.copyfileobj(source, copy, PIECE)
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a rank may replace the file by a pipe
+        # Use the open file, because a rank could replace the path by a named pipe.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(draft, flags, dir_fd=parent), "rb") as copy:
             os.fchmod(copy.fileno(), 0o644)
             os.utime(copy.fileno(), (at, at))
             os.fsync(copy.fileno())
             version = file_version(os.fstat(copy.fileno()))
-        # The list is saved before the file is moved, because a listed file that is missing is simply restored again.
+        # Save the list before the file is moved: a listed file that does not exist is restored again at the next try.
         for each in outdated:
             _remove_restored(folder, each, restored.pop(each, ""))
         partial = Path(f"{listing}.part")
@@ -279,7 +283,7 @@ def restore_file(
         partial.replace(listing)
         os.rename(draft, name, src_dir_fd=parent, dst_dir_fd=parent)
     finally:
-        with suppress(OSError):  # renamed
+        with suppress(OSError):  # The draft no longer exists if it was renamed to the final name.
             os.unlink(draft, dir_fd=parent)
         os.close(parent)
     return True
@@ -299,7 +303,7 @@ def clear_checkpoints(folder: str, parents: Sequence[str], files: Sequence[frame
             _remove_restored(folder, file["path"], file.get("version") or restored.get(file["path"], ""))
     for parent in parents:
         for place, _, _ in os.walk(f"{folder}/{parent}", topdown=False):
-            with suppress(OSError):  # not empty
+            with suppress(OSError):  # rmdir() fails for folders that contain files, which remain.
                 Path(place).rmdir()
         with suppress(OSError):
             Path(folder, parent).parent.rmdir()
@@ -407,12 +411,12 @@ class FolderWalk:
                 with os.scandir(f"{self._folder}/{folder}") as entries:
                     for scanned, entry in enumerate(entries, scanned + 1):  # noqa: B020
                         if scanned > MAX_SCANNED_FILES:
-                            return  # the current folder is only partly scanned
+                            return  # Keep the folder in the list, because it was scanned only in part.
                         yield from self._visit(folder + entry.name, entry)
             except OSError:
                 if not folder:
                     raise
-                # deleted since the listing, or not readable
+                # Skip a folder that was deleted after it was listed, or is not readable.
             self.left.popleft()
 
     def _visit(self, path: str, entry: os.DirEntry[str]) -> Iterator[tuple[str, os.stat_result]]:
@@ -425,7 +429,7 @@ class FolderWalk:
             try:
                 status = entry.stat(follow_symlinks=False)
             except OSError:
-                return  # deleted since the listing
+                return  # The file was deleted after its folder was listed.
             item = self._known.get(path)
             as_sent = item is not None and (item.size, item.mtime) == (status.st_size, status.st_mtime_ns)
             if not as_sent and self._restored.get(path) != file_version(status):
@@ -451,4 +455,4 @@ def remove_compiled(folder: str, modules: Mapping[str, str]) -> None:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except PermissionError:
-            continue  # a folder of another user: ranks cannot have written bytecode there
+            continue  # The folder belongs to another user, so the ranks cannot have written bytecode there.

@@ -25,9 +25,11 @@ from skyward_core.protocol.frame_schemas_and_size_limits import validate_peer_fr
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import GangPeers, PeerHeartbeat
 
-SUSPECT_SECONDS = 2.0  # seconds of silence after which a node is suspected to be lost
-LOSS_SECONDS = 4.0  # seconds of silence after which a witness counts a node as missing
-MAX_REPORT_AGE = 2.0  # seconds; an older report does not count, because its witness may be cut off itself
+SUSPECT_SECONDS = 2.0  # seconds without a sign of life after which a node is suspected to be lost
+LOSS_SECONDS = 4.0  # seconds without a sign of life after which an observing node counts a node as missing
+# maximum age in seconds of an observing node's report; an older report does not count, because the observer itself may
+# be disconnected
+MAX_REPORT_AGE = 2.0
 MIN_WITNESSES = 2
 
 LossState = Literal["present", "suspected", "lost"]
@@ -92,7 +94,7 @@ def judge_nodes(nodes: Iterable[int], witnesses: Sequence[Witness]) -> dict[int,
 def _judge(node: int, witnesses: Sequence[Witness]) -> LossVerdict:
     informed = [each for each in witnesses if node in each.silences]
     silences = {each.name: each.silences[node] + each.age for each in informed}
-    # Even a witness that is not credible cannot have seen a sign of life of a dead machine.
+    # The shortest silence counts even if its observer is not credible, because a dead machine sends no sign of life.
     quietest = min(silences.values(), default=0.0)
     credible = [each for each in informed if each.is_credible]
 
@@ -109,11 +111,14 @@ def _judge(node: int, witnesses: Sequence[Witness]) -> LossVerdict:
 
 
 INTERVAL = 1.0  # seconds between heartbeats
-MAX_DELAY = 1.0  # seconds; if the timer is later, this agent was paused and could see no signs of life
-PROBE_SILENCE = 1.5  # seconds of silence before a new connection is tried, because TCP resends ever more rarely
-CONNECT_TIMEOUT = 2.0  # seconds
-LINGER = 30.0  # seconds of heartbeats after the last call, because other nodes may still be in doubt
-SUCCESSORS = 3  # next nodes of the gang that an agent watches; all agents watch the first node, too
+MAX_DELAY = 1.0  # seconds; if a timer fires later than this, the agent was paused and could receive no signs of life
+# seconds of silence until the agent opens a new connection; on the old one, TCP retransmits at ever longer intervals
+PROBE_SILENCE = 1.5
+CONNECT_TIMEOUT = 2.0  # seconds for a connection to another node to be established
+# seconds for which an agent sends heartbeats after its last call, because other nodes may still need them to decide
+LINGER = 30.0
+# number of nodes that an agent watches: the next ones in the gang. In addition, all agents watch the first node.
+SUCCESSORS = 3
 
 
 def sign_heartbeat(key: str, header: PeerHeartbeat) -> str:
@@ -150,12 +155,16 @@ class PeerHeartbeats:
     def __init__(self, state: NodeState, gang: GangPeers) -> None:
         self._state, self._gang, self._epoch = state, gang, state.gang.epoch
         self._peers: dict[int, _Peer] = {}
-        self._reports: dict[int, tuple[float, dict[int, float]]] = {}  # node -> time and content of its last heartbeat
-        self._incoming: dict[int, Connection] = {}  # node -> connection with its last heartbeat; nothing is sent on it
-        self._counts: dict[int, int] = {}  # node -> number of its last heartbeat; only higher ones are accepted
+        # node -> arrival time of its last heartbeat, and the silences that it reported
+        self._reports: dict[int, tuple[float, dict[int, float]]] = {}
+        # node -> connection on which its last heartbeat arrived; this agent sends nothing on the connection
+        self._incoming: dict[int, Connection] = {}
+        # node -> number of its last heartbeat; heartbeats with a lower number are replays and rejected
+        self._counts: dict[int, int] = {}
         self._count = 0
-        self._resumed_at = 0.0  # time since which this agent has observed without a pause
-        self._needed_at = 0.0  # time at which a rank last ran a call that may restart
+        self._resumed_at = 0.0  # time since which this agent has received heartbeats without being paused itself
+        # last time at which a rank was running a call that may restart, so that heartbeats were needed
+        self._needed_at = 0.0
         self._task: asyncio.Task[None] | None = None
 
     def check(self) -> None:
@@ -206,7 +215,7 @@ class PeerHeartbeats:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 await loop.create_connection(lambda: connection, *peer.address)
         except (ConnectionRefusedError, ConnectionResetError):
-            peer.seen_at = loop.time()  # the machine runs, although its agent has ended
+            peer.seen_at = loop.time()  # The refusal is a sign of life: the machine runs, although its agent has ended.
         except (OSError, TimeoutError):
             connection.abort()
         else:

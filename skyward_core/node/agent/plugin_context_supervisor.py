@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import ErrorKeys, FromWorker, PluginErrorKeys, WorkerHello
 
 
-PLUGIN_CONTEXT_PLACE = (-1, 0)  # takes the position of a worker's rank and number on the command line
+# rank and worker number of the process that holds the node's plugin contexts, on its command line
+PLUGIN_CONTEXT_PLACE = (-1, 0)
 
 
 class PluginContextProcess:
@@ -47,8 +48,10 @@ class PluginContextProcess:
         self._break_gang = break_gang
         self.process: Process | None = None
         self.entry_failure: tuple[ErrorKeys | PluginErrorKeys, bytes] | None = None
-        self._setup: tuple[Header, bytes] | None = None  # set-up to send once a fresh process has connected
-        self._fresh = False  # whether the process is connected but not set up
+        # frame that enters the contexts, to be sent once the new process has connected
+        self._setup: tuple[Header, bytes] | None = None
+        # whether the process has connected, but has not received the frame that enters the contexts
+        self._fresh = False
         self._entering = ""
 
     @property
@@ -64,7 +67,7 @@ class PluginContextProcess:
         if self.process is None:
             self._spawn()
         elif self.process.kill_reason:
-            self.entry_failure = None  # the process is exiting, and a new process will follow
+            self.entry_failure = None  # The old process is exiting. A new process starts afterwards.
         else:
             self._send_setup()
 
@@ -127,7 +130,8 @@ class PluginContextProcess:
         if process.connection is not None:
             process.connection.send({"t": "exit"})
         if not process.is_ready and self.entry_failure is None:
-            signal_group(process.pid, signal.SIGTERM)  # the process runs user code or has no contexts to leave
+            # Interrupt the process: it is still running a plugin's code to enter contexts, so it has none to leave.
+            signal_group(process.pid, signal.SIGTERM)
         asyncio.get_running_loop().call_later(grace, self._kill_if_current, process)
 
     def _kill_if_current(self, process: Process) -> None:
@@ -144,7 +148,7 @@ class PluginContextProcess:
             return
         if process.kill_reason:
             if self.entry_failure is None:
-                self._spawn()  # contexts were requested while the old process was exiting
+                self._spawn()  # Start a new process, because contexts were requested while the old process was exiting.
             return
         _, cause = describe_exit(status)
         if process.is_ready:

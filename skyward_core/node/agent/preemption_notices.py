@@ -24,8 +24,8 @@ from skyward_core.protocol.frame_codec import CANCELLED_NODE, Header
 from skyward_core.protocol.frame_schemas_and_size_limits import LONGEST_NOTICE, NOTICES, is_same_deadline
 from skyward_core.runtime.preemption import NOTICE_GRACE, NOTICE_SIGNAL, PreemptionNotice, read_notices
 
-MAX_LINE_BYTES = 4096  # bytes per line
-RESTART_DELAYS = (1.0, 60.0)  # minimum and maximum seconds until a restart
+MAX_LINE_BYTES = 4096  # maximum bytes of one line that the provider's watcher program prints
+RESTART_DELAYS = (1.0, 60.0)  # minimum and maximum seconds until the provider's watcher program is restarted
 
 OnMessage = Callable[[dict[str, Any]], None]
 
@@ -97,7 +97,8 @@ class PreemptionMonitor:
 
     def _schedule_restart(self, reason: str) -> None:
         pause, self._pause = self._pause, min(RESTART_DELAYS[1], self._pause * 2)
-        if pause > RESTART_DELAYS[0] and not self._has_warned:  # a single failure may be transient
+        if pause > RESTART_DELAYS[0] and not self._has_warned:
+            # The first failure is not reported, because it may be transient.
             self._has_warned = True
             self._warn(reason)
         self._timer = asyncio.get_running_loop().call_later(pause, self.start)
@@ -131,7 +132,7 @@ class PreemptionNotifier:
         self._node = state.config.node
         self._monitor = PreemptionMonitor(state.config, self._on_notice, self._warn_clients)
         self._saved: dict[int, PreemptionNotice] = {}
-        self._epochs: dict[int, int] = {}  # node of a notice -> epoch of the gang whose ranks were notified
+        self._epochs: dict[int, int] = {}  # preempted node -> epoch of the gang whose ranks were notified
 
     def start(self) -> None:
         """Resume notifications that an earlier agent sent or saved, then start polling."""
@@ -176,7 +177,7 @@ class PreemptionNotifier:
         before = self._saved.get(self._node)
         if before is not None and is_same_deadline(before.ends, deadline):
             return
-        # Skip workers that are still starting: they have no signal handler yet and no work to save.
+        # Do not notify workers that are still starting: they have no signal handler yet, and no work to save.
         self._notify_ranks(self._node, deadline, lambda slot: slot.is_set_up)
         self._state.spawn(self._notify_peers(max(0.0, deadline - monotonic())))
 
@@ -189,7 +190,8 @@ class PreemptionNotifier:
     def _send_sigterm_to(self, pids: Collection[int]) -> None:
         for slot in self._slots.slots:
             if slot.process is not None and slot.process.pid in pids:
-                # Only to the rank itself: its children, such as data loaders, are needed while it saves.
+                # Send SIGTERM to the rank's process only. Its child processes, such as data loaders, are needed while
+                # it saves.
                 signal_process(slot.process.pid, signal.SIGTERM)
 
     def check(self) -> None:
@@ -203,7 +205,8 @@ class PreemptionNotifier:
             if late := set(self._unnotified(Slot.restarts_with_gang)) - set(notice.pids):
                 pids = (*notice.pids, *late)
                 late_notice = PreemptionNotice(notice.node, notice.here, notice.ends, pids, sent=True)
-                self._save_notice(late_notice)  # a rank recognizes its SIGTERM by the saved notice
+                # Save the notice first: it tells the rank that the following SIGTERM announces a preemption.
+                self._save_notice(late_notice)
                 self._mark_saving(late_notice)
                 self._send_sigterm_to(late)
 
@@ -229,7 +232,7 @@ class PreemptionNotifier:
     def save_run(self, run: str, grace: float) -> None:
         """Notify the ranks of a run that is cancelled, so that they save their work within ``grace`` seconds."""
         key = min(CANCELLED_NODE, min(self._saved, default=0) - 1)
-        for slot in self._slots.slots:  # ranks that already save continue: a second SIGTERM would interrupt them
+        for slot in self._slots.slots:  # Skip ranks that already save, because a second SIGTERM would interrupt them.
             saves = slot.process is not None and slot.process.saves_for is not None
             if saves and any(call[0] == run for call in slot.running):
                 slot.mark_saving(key, monotonic() + grace)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from skyward_core.util.redaction import Redactor
 
 
-STACKS_TIMEOUT = 12.0  # seconds for all ranks of a node; the client's timeout is slightly longer
-MAX_PROFILES = 2  # per node; each occupies a thread for its whole duration
+STACKS_TIMEOUT = 12.0  # seconds to dump the stacks of all ranks of a node; the client's timeout is slightly longer
+MAX_PROFILES = 2  # maximum number of concurrent profiles per node; each occupies a thread until it ends
 
 
 class DiagnosticsHandler:
@@ -34,7 +34,8 @@ class DiagnosticsHandler:
         self._state, self._slots = state, slots
         self._sample_limit = asyncio.Semaphore(max(2, os.cpu_count() or 1))
         self._active_profiles = 0
-        self._slot_locks: dict[tuple[int, int], asyncio.Lock] = {}  # concurrent dumps would mix in one file
+        # Concurrent dumps of one process would mix their stacks in one file.
+        self._slot_locks: dict[tuple[int, int], asyncio.Lock] = {}
 
     @property
     def _path_mapping(self) -> PathMapping:
@@ -71,7 +72,7 @@ class DiagnosticsHandler:
                 stacks = await run_in_thread(capture_stacks, target, program, signal=signal)
         except TimeoutError:
             return fields | {"why": f"timed out after {STACKS_TIMEOUT:g} s"}
-        except OSError as error:  # no free processes or descriptors
+        except OSError as error:  # The system has no free processes, or the agent has no free descriptors.
             return fields | {"why": describe_shortage(error)}
         if slot.process is not process:
             return fields | {"at": "gone", "why": "its process exited during the stack dump"}
@@ -122,9 +123,11 @@ def _slot_status(slot: Slot) -> str:
     return "running" if slot.running else "idle"
 
 
-SESSION_TIMEOUT = 15.0  # seconds without a request after which the session ends; the client may have died
-RECONNECT_TIMEOUT = 3.0  # seconds after a lost connection; the client may reconnect
-READ_TIMEOUT = 1.0  # seconds to wait for output
+# seconds without a client's request after which the debugger session ends, because the client may have died
+SESSION_TIMEOUT = 15.0
+# seconds that a debugger session survives the loss of its client's connection, so that the client can reconnect
+RECONNECT_TIMEOUT = 3.0
+READ_TIMEOUT = 1.0  # seconds that a request for the debugger's output waits for new output
 READ_BYTES = 1 << 16
 
 
@@ -184,7 +187,8 @@ class _DebuggerSession:
         self.is_closed = False
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._lock = asyncio.Lock()
-        # The end of the sent output, and withheld output that may be the beginning of a secret.
+        # ``_sent_tail`` is the end of the sent output. ``_held`` is unsent output that may be the beginning of a
+        # secret.
         self._sent_tail = self._held = b""
         self._timer = asyncio.get_running_loop().call_later(SESSION_TIMEOUT, self.close)
 

@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentOutcome, AttemptKeys, PeerReportKeys, PeerRequestKeys
 
 HEAD = 0
-PEER_PATIENCE = 30.0  # seconds for which the head asks a node that does not answer, before it ends the run
-MAX_METRICS_BYTES = 1 << 20  # bytes at the end of a rank's metrics in which the largest step is searched
-HEARD_SECONDS = 2.0  # maximum age of the last heartbeat from a node whose agent counts as running
+PEER_PATIENCE = 30.0  # seconds for which the head asks a node that does not answer, before the head ends the run
+# bytes at the end of a rank's metrics file in which the head searches the largest training step
+MAX_METRICS_BYTES = 1 << 20
+HEARD_SECONDS = 2.0  # maximum seconds since the last heartbeat of a node for its agent to count as running
 NO_AGENT = "its agent has ended"
 ONE_WITNESS = f"it has not answered node 0 for {PEER_PATIENCE:.0f} s, and one witness proves no loss"
 
@@ -57,10 +58,12 @@ class UnattendedRestarts:
         self._state, self._slots, self._clients, self._lifecycle = state, slots, clients, lifecycle
         self._fail_fast, self._gang_requests = fail_fast, gang_requests
         self._working: set[str] = set()
-        self._due: dict[tuple[str, int], float] = {}  # run and number of an attempt -> loop time when it may start
-        # Run, number of an attempt and node -> loop time since which the node has not answered.
+        # (run, attempt number) -> earliest start of the attempt, by the event loop's clock
+        self._due: dict[tuple[str, int], float] = {}
+        # (run, attempt number, node) -> time by the event loop's clock since which the node has not answered
         self._unreachable: dict[tuple[str, int, int], float] = {}
-        self._steps: dict[tuple[str, int], float | None] = {}  # run and number of an attempt -> its largest step
+        # (run, attempt number) -> largest training step that the attempt logged
+        self._steps: dict[tuple[str, int], float | None] = {}
         fail_fast.answer = self._answer
 
     # -- decision, on the head -----------------------------------------------------------------------------
@@ -97,7 +100,8 @@ class UnattendedRestarts:
         """Return each lost node of a run with the testimonies. A node stays lost until the end of the attempt."""
         heartbeats = self._fail_fast.heartbeats
         if heartbeats is not None and self._state.gang.members == record.nodes:
-            from skyward_core.node.agent.peer_heartbeats import judge_nodes  # few agents need it
+            # imported late, because few agents judge other nodes
+            from skyward_core.node.agent.peer_heartbeats import judge_nodes
 
             for node, verdict in judge_nodes(self._nodes_of(record), heartbeats.witnesses()).items():
                 if verdict.state == "lost":
@@ -113,7 +117,7 @@ class UnattendedRestarts:
         follows = False
         try:
             follows = await self._try_decide(record)
-        finally:  # also after an error, because the machine stays in use while outcomes are withheld
+        finally:  # The head releases withheld outcomes even after an error, because they keep the machine in use.
             self._working.discard(record.run)
             if not follows:
                 self._lifecycle.release_all(record.run)
@@ -129,7 +133,7 @@ class UnattendedRestarts:
         answers = await self._ask([node for node in nodes[1:] if node not in away], {"step": "report", "run": run})
         away |= {node: await self._explain_silence(record, node) for node, each in answers.items() if each is None}
         if "" in away.values():
-            return True  # not known yet
+            return True  # It is not known yet why a node does not answer.
         reports = [await self._report(run), *(each for each in answers.values() if each is not None)]
         if any(each["client"] for each in reports):
             return True
@@ -139,7 +143,7 @@ class UnattendedRestarts:
             return True
         attempts = [keys for each in reports if (keys := each["attempt"]) is not None]
         if len(attempts) < len(reports):
-            return False  # a node has no call of the run
+            return False  # Some node has no call of the run.
         latest = max(attempts, key=lambda keys: keys["number"])
         if not ATTEMPT_KEYS(latest) or self._state.registry.is_cancelled(run):
             return False
@@ -158,7 +162,8 @@ class UnattendedRestarts:
         """Return why a node does not answer; "" if that is not known yet."""
         if reason := self._find_lost(record).get(node, ""):
             return reason
-        # A firewall may refuse connections to an agent that runs, in one direction or in both.
+        # The node's agent may run although it is unreachable, because a firewall can refuse connections in either
+        # direction.
         heartbeats = self._fail_fast.heartbeats
         may_be_refused = heartbeats is not None and (
             not heartbeats.has_left(node)
@@ -198,7 +203,7 @@ class UnattendedRestarts:
         decision = policy.decide_restart([*ends, end], limits)
         least = latest.get("least_nodes")
         chosen, why = policy.place_attempt(nodes, away, None if ONE_WITNESS in away.values() else least)
-        if preempted:  # the ranks have saved
+        if preempted:  # The ranks saved their state for a preemption. Only a client can replace the preempted machine.
             chosen, why = (), "a machine is preempted"
         reason = f"{decision.reason} {why}".strip() if chosen else f"only a client can replace lost nodes: {why}"
         end = replace(end, reason=reason if decision.restarts else decision.reason, at=ended[-1].get("at", 0.0))
@@ -233,7 +238,8 @@ class UnattendedRestarts:
         """Start an attempt on nodes. Return False if no attempt can follow."""
         others = nodes[1:]
         answers = await self._ask(others, {"step": "prepare", "run": run})
-        if None in answers.values() or not self._is_without_client(run):  # a client has taken over, or a node is lost
+        if None in answers.values() or not self._is_without_client(run):
+            # A client has connected and decides instead, or a node is lost.
             return True
         answers[HEAD] = self._prepare()
         info = dict(self._state.gang.info)
@@ -251,8 +257,10 @@ class UnattendedRestarts:
         request: Header = {"step": "begin", "run": run, "epoch": epoch, "info": info, "attempt": keys}
         self._due.pop((run, keys["number"]), None)
         for call in self._state.registry.calls_of_run(run):
-            call.is_superseded = True  # a client that connects from now on continues with the next attempt
-        # The other nodes begin first, because this node forgets the key of the old epoch when it begins.
+            call.is_superseded = True  # A client that connects from now on joins the next attempt.
+        # Start the attempt on the other nodes first: this node's requests need the key of the old epoch, which it
+        # forgets when
+        # it starts.
         begun = [answer is not None and answer["begun"] for answer in (await self._ask(others, request)).values()]
         if not self._begin(run, epoch, info, keys):
             return False
@@ -335,7 +343,8 @@ def _largest_step(run: str, paths: Sequence[str]) -> float | None:
         with suppress(OSError), open(path, "rb") as file:
             file.seek(max(0, file.seek(0, 2) - MAX_METRICS_BYTES))
             for line in file:
-                with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):  # lines of user code
+                with suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
+                    # User code may have written invalid lines to the file.
                     entry = json.loads(line)
                     if entry["run"] == run:
                         steps.append(float(entry["values"]["step"]))

@@ -20,7 +20,8 @@ from skyward_core.protocol.node_paths import ASK, ERR, OUT, NodePaths
 if TYPE_CHECKING:
     from skyward_core.node.agent.call_journal import JournalFrame
 
-MIN_RETENTION = 3600.0  # seconds for a client that tears a pool down to fetch or discard the results
+# minimum seconds for which results are retained after a teardown, so that its client can fetch or discard them
+MIN_RETENTION = 3600.0
 REDACT_CHUNK_BYTES = 1 << 20
 LOGS = (OUT, ERR)
 
@@ -61,7 +62,8 @@ def remove_or_retain(folder: Path | str, seconds: float, logs: Mapping[str, int]
         return
     for unneeded in (paths.blobs, paths.sources):
         shutil.rmtree(unneeded, ignore_errors=True)
-    for pipe in folder.glob(f"stacks.*{ASK}"):  # a reader of the folder would wait for a writer
+    for pipe in folder.glob(f"stacks.*{ASK}"):
+        # Remove named pipes: a program that reads them would wait for a writer forever.
         pipe.unlink(missing_ok=True)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     facts = {"until": until, "runs": runs, "bytes": size}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import FromWorker, WorkerHello
 
 
-EXIT_POLL = 0.01  # seconds between checks for the exit of stopped workers
+EXIT_POLL = 0.01  # seconds between checks whether stopped workers have exited
 
 
 class SlotDispatcher:
@@ -100,7 +100,8 @@ class SlotDispatcher:
 
         See ``Slot.stop_process`` for ``grace``.
         """
-        self.reap()  # a worker that has already died must not count as stopped
+        # Collect exited workers first, because a worker that died by itself must not be reported as stopped.
+        self.reap()
         if call.end is not None or call.pending_outcome:
             return
         call.stop_reason = call.stop_reason or reason
@@ -239,7 +240,8 @@ class SlotDispatcher:
         elif around is not None and around.connection is connection:
             self.plugin_contexts.on_frame(header, body)
         else:
-            connection.close()  # the connection was rejected before, or sent no hello frame
+            # The agent has already rejected this worker, or the worker did not begin with a hello frame.
+            connection.close()
 
     def _on_hello(self, connection: Connection, header: WorkerHello, body: bytes) -> None:
         pid = connection.peer_pid(header["pid"])
@@ -248,7 +250,7 @@ class SlotDispatcher:
                 self._workers[connection] = slot
                 slot.on_connected(connection, header, body)
                 if not self._state.env_known.is_set() and "env" in header:
-                    # A worker of an earlier agent knows the pool's environment.
+                    # A worker that an earlier agent started already has the pool's environment variables.
                     self._state.learn_env(header["env"])
                     self.start_workers()
                 self._learn_modules(slot, header.get("modules", {}))
@@ -257,7 +259,7 @@ class SlotDispatcher:
         if self.plugin_contexts.process is not None and self.plugin_contexts.process.pid == pid:
             self.plugin_contexts.on_connected(connection, header)
             return
-        # Possibly a worker that a crashed agent started without recording its pid.
+        # The worker may have been started by an agent that crashed before it recorded the worker's pid.
         connection.send({"t": "exit"})
         connection.close()
 
@@ -272,7 +274,8 @@ class SlotDispatcher:
         process, known = slot.process, self._state.module_hashes
         if process is None or (process.epoch is not None and process.epoch < self._state.gang.renewed_epoch):
             return
-        # If workers have loaded different versions, the hash is "", because the node has no single version.
+        # The hash is "" if workers have loaded different versions of a module, because the node then has no single
+        # version.
         news = {name: digest if known.get(name, digest) == digest else "" for name, digest in files.items()}
         if any(known.get(name) != digest for name, digest in news.items()):
             known.update(news)
@@ -281,7 +284,8 @@ class SlotDispatcher:
     def forget_modules(self) -> None:
         """Forget all modules, because new processes replace the workers that loaded them."""
         if self._state.module_hashes:
-            from skyward_core.node.agent.output_checkpoint_and_source_files import remove_compiled  # few pools need it
+            # imported late, because few pools load modules from the working folder
+            from skyward_core.node.agent.output_checkpoint_and_source_files import remove_compiled
 
             remove_compiled(self._state.config.cwd, self._state.module_hashes)
             self._state.module_hashes.clear()
@@ -327,7 +331,7 @@ class SlotDispatcher:
             self.reap()
 
 
-MAX_REMOTE_PAUSE = 60.0  # seconds for which a client's report about other nodes is valid
+MAX_REMOTE_PAUSE = 60.0  # seconds for which a client's report about paused ranks of other nodes is valid
 ALL_PAUSES = "all"
 
 

@@ -34,7 +34,7 @@ LIMITS = {
     errno.ENFILE: "open files (sysctl fs.file-max)",
     errno.EAGAIN: "processes (ulimit -u, or TasksMax= of its service)",
 }
-NO_THREAD = "can't start new thread"  # message of Python's RuntimeError
+NO_THREAD = "can't start new thread"  # Python's message if the system refuses to start a thread
 
 
 def describe_shortage(error: BaseException, place: str = "the node") -> str:
@@ -58,7 +58,7 @@ async def run_in_thread(work: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         raise OSError(describe_shortage(error)) from error
 
 
-ON_SIGTERM = 128 + signal.SIGTERM  # exit status of a program that ends on SIGTERM, by shell convention
+ON_SIGTERM = 128 + signal.SIGTERM  # exit status of a program that SIGTERM ended, by shell convention
 
 
 class Process:
@@ -67,17 +67,18 @@ class Process:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.started_at = time.monotonic()
-        self.failure = ""  # why the agent cannot use the process
+        self.failure = ""  # reason why the agent cannot use the process, or ""
         self.stderr_start = 0  # offset in the standard error file at which the output of this process begins
         self.connection: Connection | None = None
         self.epoch: int | None = None
-        self.has_place = False  # whether the process knows its rank
-        self.is_ready = False  # whether the set-up is done: plugins' contexts were entered or failed
-        self.kill_reason = ""  # why the agent stopped the process
+        self.has_place = False  # whether the process has received its rank and its gang
+        self.is_ready = False  # whether the process has entered the plugins' contexts, or failed to
+        self.kill_reason = ""  # reason for which the agent stopped the process, or ""
         self.is_script = False  # whether the process runs a whole script, which may exit at any time
         self.handles_sigterm = False  # whether user code has installed a handler of SIGTERM
-        self.saves_for: int | None = None  # node of the notice because of which the process got SIGTERM
-        self.saves_until = 0.0  # deadline of that notice by the monotonic clock
+        # preempted node whose notice is the reason for the SIGTERM that the process got
+        self.saves_for: int | None = None
+        self.saves_until = 0.0  # time at which the preempted machine ends, by the monotonic clock
         self.is_unusable = False  # whether plugins' contexts failed and a call has reported the failure
 
     def exited_successfully(self, status: int | None) -> bool:
@@ -123,7 +124,8 @@ def become_reaper() -> bool:
     if not sys.platform.startswith("linux"):
         return False
     args = (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    if not hasattr(_ctypes, "call_function"):  # a private function of CPython
+    if not hasattr(_ctypes, "call_function"):
+        # ``call_function`` is a private function of CPython, which may be missing.
         import ctypes
 
         return bool(ctypes.CDLL(None).prctl(*args) == 0)
@@ -145,7 +147,7 @@ def lower_priority(pid: int, nice: int) -> None:
         try:
             autogroup.write_text(str(nice))
         except OSError:
-            return  # best effort: the kernel rejects frequent changes
+            return  # Ignore failures, because a high priority is harmless. The kernel rejects frequent changes.
 
 
 def signal_group(pid: int, number: int) -> None:
@@ -183,7 +185,8 @@ def has_proc() -> bool:
 
 def _start_time_by_ps(pid: int) -> str:
     command = ["ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)]
-    env = os.environ | {"LC_ALL": "C", "TZ": "UTC"}  # the text must not depend on the caller
+    # Fix locale and time zone, because the start time is compared as text.
+    env = os.environ | {"LC_ALL": "C", "TZ": "UTC"}
     output = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, check=False).stdout
     state, *when = output.decode(errors="replace").split() or ["Z"]
     return "" if state[0] in "ZX" else " ".join(when)
@@ -318,10 +321,11 @@ def spawn(
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (config.file_limit, hard))
     if config.nice:
         lower_priority(process.pid, config.nice)
-    # The agent reaps all children itself; a second waiter would lose exit codes.
+    # The agent reaps all child processes itself. If subprocess also waited for this one, exit codes could be lost.
     process.returncode = 0
-    # Record the pid for later agents, because forked children have the same command line. If the disk is full, a later
-    # agent starts a new worker.
+    # Save the pid for later agents, which cannot find it by command line: forked children have the same command line.
+    # If
+    # the disk is full, a later agent starts a new worker.
     with suppress(OSError), open(config.paths.worker(*place), "w", encoding="utf-8") as file:
         file.write(f"{process.pid} {process_start_time(process.pid)}")
     return process.pid
@@ -340,7 +344,7 @@ def spawn_monitor(
         env=os.environ | config.env | node_mark_env(config.folder),
         start_new_session=True,
     )
-    process.returncode = 0  # the agent reaps all children itself
+    process.returncode = 0  # The agent reaps all child processes itself, so subprocess must not wait for this one.
     return process
 
 
@@ -362,14 +366,16 @@ def find_orphaned_workers(config: AgentConfig) -> dict[tuple[int, int], int]:
 def recorded_worker(record: Path) -> int:
     """Return the pid in a worker's record; 0 if the worker has ended, even if another process has its pid now."""
     pid, _, when = record.read_text(encoding="utf-8").partition(" ")
-    # An empty record means that its agent ended before it wrote the pid. This worker is rejected when it connects.
+    # An empty file means that the agent died after it started the worker and before it wrote the pid. The new agent
+    # rejects
+    # this worker when the worker connects.
     return int(pid) if when and process_start_time(int(pid)) == when else 0
 
 
 def call_on_exit(pid: int, then: Callable[[], None]) -> None:
     """Call ``then`` when a process that is not a child of this one has ended. The exit status is unknown."""
     loop = asyncio.get_running_loop()
-    if not hasattr(os, "pidfd_open"):  # only Linux has it
+    if not hasattr(os, "pidfd_open"):  # Only Linux has pidfd_open().
         _poll_for_exit(loop, pid, then)
         return
     try:

@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from skyward_core.protocol import frame_types as frames
 from skyward_core.node.agent.plugin_context_supervisor import PluginContextProcess
 
-MIN_PHASE_SECONDS = 0.1  # seconds; shorter phases, which are most, are not published
-PHASES = ("", "starting", "importing", "joining", "running", "paused", "saving")  # "": idle or unknown
+# seconds that a rank must be in a phase before the agent publishes the phase; most phases are shorter
+MIN_PHASE_SECONDS = 0.1
+# phases of a rank; "" means idle or unknown
+PHASES = ("", "starting", "importing", "joining", "running", "paused", "saving")
 
 
 class RankPhases:
@@ -49,7 +51,9 @@ class RankPhases:
 
     def __init__(self, publish: Callable[[Header], None]) -> None:
         self._publish = publish
-        # rank -> phase, its start, and when the agent will kill the process (None if it will not); monotonic clock
+        # rank -> its phase, the start of the phase, and the time at which the agent kills the process (None if it does
+        # not).
+        # Times are by the monotonic clock.
         self._current: dict[int, tuple[str, float, float | None]] = {}
         self._published: dict[int, tuple[str, float, float | None]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -75,7 +79,7 @@ class RankPhases:
         before = self._published.get(rank, ("", 0.0, None))
         (phase, _, ends), published = self._current[rank], before[0]
         if (phase, ends) == (published, before[2]) or (phase == "running" and not published):
-            return  # the start of the call implies this phase
+            return  # Not published, because clients already know from the call's start that the rank is running.
         self._published[rank] = self._current[rank]
         self._publish(self._frame(rank))
 
@@ -91,8 +95,9 @@ MIN_TIMEOUT_CHECK = 0.05  # seconds between two checks of a call's timeout
 UNUSABLE = "its plugins could not be entered"
 # Minimum seconds for a worker to exit by itself, because its exit handlers may upload data.
 EXIT_HANDLER_GRACE = 60.0
-SPENT_EPOCH = -1  # epoch of a process that left its gang and accepts no further call
-WORKER_EXIT_GRACE = 1.0  # seconds; if a worker exits after a call, the outcome waits this long for the exit
+SPENT_EPOCH = -1  # value of ``Process.epoch`` for a process that left its gang and accepts no further call
+# seconds that the agent delays a call's outcome for the exit of a worker that exits after the call
+WORKER_EXIT_GRACE = 1.0
 
 Step = Literal["wait", "start", "send away", "replace", "set up", "look around", "hand back", "hand over"]
 
@@ -113,8 +118,8 @@ def decide_step(slot: Slot, node: NodeState, apps: PluginContextProcess) -> Step
     process = slot.process
     if process is None:
         idle = node.is_closing or (slot.failed_starts and not slot.queue) or not node.env_known.is_set()
-        # First finish the calls of the previous process. Otherwise a later agent that adopts the new process would
-        # assign these calls to it.
+        # First end the calls of the previous process. Otherwise a later agent that adopts the new process would assume
+        # that this process runs these calls.
         return "wait" if idle or slot.running or (slot.is_task_slot and not slot.queue) else "start"
     if process.connection is None or process.kill_reason:
         return "wait"
@@ -125,12 +130,13 @@ def decide_step(slot: Slot, node: NodeState, apps: PluginContextProcess) -> Step
     if epoch != gang.epoch or gang.broken_reason:
         if epoch is not None and (slot.number == 0 or epoch < gang.renewed_epoch):
             return "wait" if slot.running else "replace"
-        # A task process is set up only once, because it needs only the plugins. Slots other than slot 0 can be set up
-        # for the first time even while the gang is broken.
+        # A process for tasks is set up only once, because it needs only the plugins and no gang. Slots other than slot
+        # 0 can be
+        # set up for the first time even while the gang is broken.
         fits = epoch is None if slot.is_task_slot else not gang.broken_reason or (slot.number and epoch is None)
         if epoch != gang.epoch and gang.epoch and fits and not has_left:
             if node.has_separate_tasks and not slot.number and not slot.queue:
-                return "wait"  # ranks join into one world only when a broadcast needs it
+                return "wait"  # The rank waits for a broadcast to join the gang, because tasks run in other processes.
             # The node's plugin contexts must be entered first.
             return "set up" if not gang.has_app_hooks or apps.is_resolved else "wait"
     if not slot.queue:
@@ -139,11 +145,11 @@ def decide_step(slot: Slot, node: NodeState, apps: PluginContextProcess) -> Step
         return "wait"
     call = slot.queue[0]
     if not gang.epoch and not (call.header.get("headless") and node.gpus_known.is_set()):
-        return "wait"  # after a restart of the agent, the client sends the gang after its calls
+        return "wait"  # A restarted agent does not know its gang. The client sends the gang after its calls.
     if _is_stale(call, gang, has_left):
         return "hand back"
     if gang.has_hooks and (has_left or (gang.broken_reason and slot.number == 0)):
-        return "wait"  # until a client forms the next epoch
+        return "wait"  # The call waits until a client starts the gang's next epoch.
     return "hand over"
 
 
@@ -248,11 +254,12 @@ class Slot:
             if process is None:
                 self.start()
             elif connection is None:
-                return  # on_connected() calls pump() again
+                return  # Return: on_connected() continues when the worker has connected.
             elif step == "hand over":
                 self._hand_over(self.queue.popleft(), process, connection)
             elif step == "look around":
-                call = self._slot_group.steal_task(self)  # otherwise the task would wait for the other slot's call
+                # An idle slot takes a task from another slot's queue, so that the task does not wait.
+                call = self._slot_group.steal_task(self)
                 if call is None:
                     return
                 call.rank = self.rank
@@ -328,7 +335,7 @@ class Slot:
         if process is None:
             return
         if process.connection is not None:
-            process.connection.close()  # user code has closed the worker's end
+            process.connection.close()  # The worker reconnected, because user code closed its old connection.
         process.connection = connection
         self.failed_starts = 0
         process.handles_sigterm = header.get("handles", False)
@@ -408,7 +415,7 @@ class Slot:
                 self._start_timeout(call)
             self._request_exit()
             if self.queue and not self.running:
-                self.pump()  # waiting calls may need another process
+                self.pump()  # Continue with queued calls, which may need another process.
 
     def _request_exit(self) -> None:
         """Make a stopped worker exit if its code handled SIGTERM and returned."""
@@ -480,7 +487,9 @@ class Slot:
         process = self.process
         grace = 0.0 if process is None else self._grace(process)
         if process is not None and process.epoch == SPENT_EPOCH:
-            # The process already exits, with a longer grace period. Shorten it, because the agent now waits for it.
+            # The process is already exiting, with a longer grace period. Shorten the period, because the agent now
+            # waits for the
+            # exit.
             self._schedule_kill(process, grace)
         if process is None or process.kill_reason:
             return
@@ -528,7 +537,7 @@ class Slot:
         if process is None:
             return
         self.set_phase("")
-        signal_group(process.pid, signal.SIGKILL)  # kill children that outlived the process
+        signal_group(process.pid, signal.SIGKILL)  # Kill child processes that the worker left behind.
         if process.connection is None and not process.kill_reason:
             self.failed_starts += 1
         if process.exited_successfully(status):
@@ -564,7 +573,8 @@ class Slot:
         call.slot, call.worker = self.number, connection
         process.is_script = bool(call.header.get("script"))
         call.log_start = self._state.registry.log_start(call, self.logs.ends)
-        if not process.has_place:  # after the gang broke, the process runs tasks until the next gang
+        if not process.has_place:
+            # The gang broke before this process was set up, so the process runs only tasks until the next gang.
             process.has_place = True
             info = self._state.rank_info(self.rank, self._worker_number)
             connection.send({"t": "place", "info": info, "own": self._task_info()})
@@ -623,7 +633,7 @@ class Slot:
             header["kind"], header["summary"], header["size"], body = "collateral", None, 0, b""
         header = self._lifecycle.finalize_outcome(call, header, killed, process)
         if ends:
-            # Output of exit handlers belongs to the run, so the outcome waits for the exit.
+            # The outcome waits for the worker's exit, because the output of exit handlers belongs to the run.
             call.pending_outcome = (header, body)
             call.cancel_timers()
             asyncio.get_running_loop().call_later(

@@ -20,11 +20,11 @@ from typing import Any
 
 from skyward_core.node.bootstrap.host_inspection import unique_token
 
-LISTEN_TIMEOUT = 15.0  # seconds for the neighbour to connect and send
-CONNECT_TIMEOUT, SEND_SECONDS = 2.0, 1.0  # seconds
+LISTEN_TIMEOUT = 15.0  # seconds for the neighbouring node to connect and send
+CONNECT_TIMEOUT, SEND_SECONDS = 2.0, 1.0  # seconds to connect to the neighbouring node, and to send data to it
 # Bytes; a network that transfers this amount in less than SEND_SECONDS has passed TCP's slow start.
 MAX_SEND_BYTES = 256 << 20
-MAX_UNAUTHENTICATED = 64  # connections that have not sent the token
+MAX_UNAUTHENTICATED = 64  # maximum number of connections that have not sent the benchmark's secret token
 
 
 def start_receiver(address: str, token: str) -> int:
@@ -52,7 +52,7 @@ def _receive_benchmark(server: socket.socket, token: bytes) -> None:
             try:
                 connection.sendall(_count_received(connection, until).to_bytes(8, "big"))
             except OSError:
-                return  # the sender reports the error
+                return  # The sending node reports the broken connection.
 
 
 def _accept_neighbour(server: socket.socket, token: bytes, until: float) -> socket.socket | None:
@@ -91,7 +91,7 @@ def _accept_neighbour(server: socket.socket, token: bytes, until: float) -> sock
 def _accept_next(server: socket.socket) -> socket.socket | None:
     try:
         connection, _ = server.accept()
-    except OSError:  # disconnected early, or no descriptors left
+    except OSError:  # The peer disconnected before it was accepted, or this process has no free descriptor.
         return None
     connection.setblocking(False)
     return connection
@@ -154,11 +154,12 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytes:
 
 DISK_BYTES = 64 << 20  # bytes that the disk benchmark writes
 PIECE = 4 << 20
-DRIVER, DISK_TIME, MATMUL = 8.0, 4.0, 9.0  # time limits in seconds
-DRIVER_RETRY_DELAY = 0.5  # seconds between two queries of the driver
+# time limits in seconds of the driver query, the disk benchmark and the matrix multiplication
+DRIVER, DISK_TIME, MATMUL = 8.0, 4.0, 9.0
+DRIVER_RETRY_DELAY = 0.5  # seconds between two queries of the GPU driver
 
 _DRIVER_QUERY = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-_NO_DEVICES = "No devices were found"  # nvidia-smi prints this text and exits with an error
+_NO_DEVICES = "No devices were found"  # Without GPUs, nvidia-smi prints this text and exits with an error.
 
 # The version file states whether torch was built for CUDA. Importing a build without CUDA would waste seconds.
 _MATMUL = """
@@ -245,7 +246,7 @@ def _parse_driver_output(listed: str) -> tuple[list[tuple[str, float]], str]:
     for line in listed.splitlines():
         name, memory, *_ = [*line.split(", "), "", ""]
         number = memory.partition(" ")[0]
-        if not number.isdecimal():  # the driver does not report it for all GPUs
+        if not number.isdecimal():  # The driver does not report the memory size of all GPU models.
             return [], f"nvidia-smi reports no memory size of {name}"
         found.append((name, float(number)))
     return found, ""
@@ -273,7 +274,7 @@ def _measure_disk(base: Path) -> tuple[float, str]:
     begun = time.perf_counter()
     try:
         with path.open("xb", buffering=0) as file:
-            path.unlink()  # no file remains if this process is killed
+            path.unlink()  # Unlink the open file at once, so that no file remains if this process is killed.
             while written < DISK_BYTES and time.perf_counter() - begun < DISK_TIME:
                 written += file.write(chunk)
                 os.fsync(file.fileno())

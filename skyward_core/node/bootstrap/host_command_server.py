@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 PARTIAL_FILE_AGE = 3600.0  # seconds after which a partial file is considered abandoned
 EXIT_REASON_AGE = 30 * 86400.0  # seconds for which the exit reason of an agent is stored for its client
 BUNDLE_ARRIVED, START_AGENT = b"n", b"g"
-HEARTBEAT_INTERVAL = 1.0  # seconds; the client gives up on a host that sends nothing for several intervals
+# seconds between heartbeats; the client gives up on a host that sends nothing for several intervals
+HEARTBEAT_INTERVAL = 1.0
 
 _is_answering = False
 
@@ -61,7 +62,7 @@ def receive(size: int) -> bytes:
     while len(data) < size:
         part = os.read(0, min(size - len(data), 1 << 20))
         if not part:
-            os._exit(98)  # the client disconnected
+            os._exit(98)  # End of file: the client has disconnected.
         data += part
     return bytes(data)
 
@@ -85,7 +86,7 @@ def send_heartbeat(*_: object) -> None:
         try:  # noqa: SIM105  # importing contextlib takes too long
             os.write(1, b"\n")
         except OSError:
-            pass  # the current command detects the disconnected client itself
+            pass  # Ignore the error, because the running command detects the client's disconnection itself.
 
 
 def save_bundle(root: str, name: str, size: int) -> None:
@@ -104,7 +105,8 @@ def save_bundle(root: str, name: str, size: int) -> None:
         import shutil
 
         shutil.rmtree(partial, ignore_errors=True)
-        if not os.path.isdir(target):  # otherwise another connection of this user saved the folder first
+        if not os.path.isdir(target):
+            # If the folder exists, another connection of this user has saved the same bundle first.
             raise
 
 
@@ -135,7 +137,7 @@ def remove_stale_folders(root: str) -> None:
     """Delete leftover folders of crashed pools whose lease has expired, and expired retained results."""
     for name in os.listdir(root):
         part = os.path.join(root, name)
-        # Partial uploads of killed clients.
+        # Remove partial uploads of clients that were killed.
         if name.endswith(".part") and os.path.isdir(part) and time.time() - os.stat(part).st_mtime > PARTIAL_FILE_AGE:
             import shutil
 
@@ -161,7 +163,7 @@ def remove_stale_folders(root: str) -> None:
                 if os.path.exists(path):
                     os.unlink(path)
         except (OSError, ValueError):
-            continue  # the folder does not belong to a pool, or another process is deleting it
+            continue  # Skip a folder that does not belong to a pool, or that another process is deleting.
 
 
 class PreparedProcess:
@@ -176,7 +178,7 @@ class PreparedProcess:
         path = os.path.join(root, bundle)
         if early:
             install_lazy_modules()
-            # Modules that both processes need are imported once.
+            # Import modules that both processes need before the fork, so that they are imported only once.
             import contextlib  # noqa: F401
             import pathlib  # noqa: F401
         commands, self._pipe = os.pipe()
@@ -189,7 +191,7 @@ class PreparedProcess:
                     preload_agent(path)
                 command = os.read(commands, 1)
             if not command:
-                os._exit(0)  # the client disconnected
+                os._exit(0)  # End of file: the client has disconnected.
             use_bundle(path)
             remove_stale_folders(root)
             from skyward_core.node.agent.__main__ import main
@@ -245,7 +247,7 @@ def serve(request: dict[str, Any]) -> None:
     token = request["word"]
     login = os.umask(0o077)
     os.umask(login | 0o022)  # other users must not be able to write to our files, whatever the login's umask
-    os.environ[UMASK] = f"{login:o}"  # files of the ranks get the login's umask
+    os.environ[UMASK] = f"{login:o}"  # Files of the ranks get the permissions of the user's login.
     try:
         facts = collect_facts(request)
     except OSError as error:

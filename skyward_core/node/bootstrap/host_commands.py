@@ -125,7 +125,8 @@ def end_agent(folder: Path, socket_path: str, timeout: float = END_TIMEOUT) -> l
         for number in (signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
-                os.kill(pid, signal.SIGCONT)  # a stopped process only reacts to SIGCONT and SIGKILL
+                # Resume the process, because a process stopped by SIGSTOP reacts only to SIGCONT and SIGKILL.
+                os.kill(pid, signal.SIGCONT)
             if _wait_until(lambda: not is_running(str(folder)), timeout):
                 break
     killed: set[int] = set()

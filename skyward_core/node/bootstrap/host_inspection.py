@@ -32,10 +32,11 @@ NODE_VARIABLE = "SKYWARD_NODE"
 MAX_EXEC_RETRIES = 3
 # At least one of these paths exists if the NVIDIA driver is installed.
 NVIDIA_DEVICES = ("/proc/driver/nvidia", "/dev/nvidiactl", "/dev/dxg")
-AT_SECURE = 23  # key in the auxiliary vector
-PF_KTHREAD = 0x200000  # flag of kernel threads
-MAX_LINKS = 40  # links in one path, as in the kernel
-MIN_FREE_BYTES = 32 << 20  # bytes; an agent and its bundle need about 1 MB, its spool the rest
+AT_SECURE = 23  # AT_SECURE of Linux: key of the process's auxiliary vector
+PF_KTHREAD = 0x200000  # PF_KTHREAD of Linux: process flag of kernel threads
+MAX_LINKS = 40  # maximum number of symbolic links in one path, as in the Linux kernel
+# minimum free bytes on a host's disk; an agent and its bundle need about 1 MB, its log and result files the rest
+MIN_FREE_BYTES = 32 << 20
 
 
 def all_roots() -> list[str]:
@@ -263,7 +264,7 @@ def find_node_processes(folder: str) -> list[int]:
             if os.stat(f"/proc/{pid}").st_uid == os.getuid() and belongs_to_node(pid, folder):
                 found.add(pid)
         except OSError:
-            continue  # the process has ended or is not readable
+            continue  # The process has ended, or this user may not read its files in /proc.
     return sorted(with_descendants(found, parents) - {os.getpid()})
 
 
@@ -275,7 +276,7 @@ def parent_pids() -> dict[int, int]:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 state, parent, *_, flags = file.read().rpartition(b")")[2].split()[:7]
         except OSError:
-            continue  # the process has ended or is not readable
+            continue  # The process has ended, or this user may not read its files in /proc.
         if state not in (b"Z", b"X") and not int(flags) & PF_KTHREAD:
             parents[pid] = int(parent)
     return parents
@@ -304,7 +305,7 @@ def belongs_to_node(pid: int, folder: str) -> bool:
             if os.readlink(f"/proc/{pid}/fd/{number}").startswith(folder + "/"):
                 return True
         except FileNotFoundError:
-            continue  # closed
+            continue  # The process has closed the descriptor since the listing.
     return False
 
 

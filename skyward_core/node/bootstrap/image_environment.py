@@ -46,13 +46,13 @@ def exit_with_client(client: int | None) -> Iterator[None]:
         yield
     finally:
         os.close(tell)
-        watch.join()  # before it ends, the thread checks once more whether the client has left
+        watch.join()  # Wait for the thread, which checks a last time whether the client has disconnected.
         os.close(done)
 
 
 def _watch_client(client: int, done: int) -> None:
     poll = select.poll()
-    poll.register(client, 0)  # reports only errors and the hang-up of the other end
+    poll.register(client, 0)  # An empty event mask reports only errors, and that the client has closed the connection.
     poll.register(done, select.POLLIN)
     if any(descriptor == client for descriptor, _ in poll.poll()):
         _kill_descendants()
@@ -71,7 +71,7 @@ def _kill_descendants() -> None:
 
 def _signal_all(pids: Iterable[int], number: int) -> None:
     for pid in pids:
-        # The process may have ended. If sudo started it, sudo will end it.
+        # The process may have ended, or belong to root. In that case sudo ends the process.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 
@@ -82,8 +82,9 @@ ANSWER_TIMEOUT = 60.0  # seconds for an interpreter to list its packages; a tear
 # Image fields that scripts and projects set in addition to those of the user (see package_index_restrictions). With
 # "alone", the environment does not contain the packages of the base interpreter.
 SCRIPT_FIELDS = ("index", "find_links", "no_index", "alone", restrictions.PINNED, "constraints", "folders")
-MADE_FILE = ".made"  # marks a complete environment; contains the path of its interpreter
-INSTALLED_FILE = ".installed"  # lists the installed packages and their versions
+# file whose existence marks a complete environment; it contains the path of the environment's interpreter
+MADE_FILE = ".made"
+INSTALLED_FILE = ".installed"  # file that lists the environment's packages and their versions
 # Working folder of the installers: "/", because only root can write there. In a project's folder Python could import
 # the project's files, and uv would read settings from parent folders.
 INSTALLERS_FOLDER = "/"
@@ -145,7 +146,7 @@ def find_ready_environment(
     if found == python:
         needed = list_requirements(image)
         if unmet_requirements(needed) if python == sys.executable else find_unmet_requirements(python, needed, ours):
-            return ""  # packages were removed from the interpreter since the environment was set up
+            return ""  # Packages of the base interpreter were removed after the environment was created.
     return found
 
 
@@ -214,7 +215,7 @@ def ensure_environment(
     except EnvironmentFailed as error:
         raise EnvironmentFailed(secrets.redact_text(strip_credentials(str(error)))) from None
     except BrokenPipeError:
-        raise  # the client disconnected
+        raise  # The client disconnected, so no error can be sent to it.
     except OSError as error:
         raise EnvironmentFailed(f"{error.filename or root}: {error.strerror or error}") from error
 
@@ -246,7 +247,7 @@ def _build_environment(
         variables |= dict(restrictions.index_variables(image, variables))
         variables |= {_address_variable(name): address for name, address in restrictions.lock_indexes(image).items()}
         with _netrc_credentials(variables, folder / ".netrc"):
-            # Not interrupted if the client disconnects: a half-finished installation would block other users.
+            # The installation continues if the client disconnects, because a half-finished one would block other users.
             _install_apt_packages(apt, variables, emit)
             with exit_with_client(client):
                 if missing or alone:
@@ -289,7 +290,7 @@ def _wait_for_lock(lock: IO[str], emit: Emit) -> None:
 
 def _installer_variables(env: Mapping[str, str], indexes: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     variables = dict(os.environ) | dict(env)
-    # Drop relative entries, because programs in the working folder must not be run.
+    # Remove relative entries of PATH, because programs of the working folder must not be run.
     known = [entry for entry in variables.get("PATH", "").split(os.pathsep) if entry.startswith("/")]
     extra = [str(Path(path).expanduser()) for path in EXTRA_PATH]
     variables["PATH"] = os.pathsep.join([*known, *(path for path in extra if path not in known)])
@@ -332,10 +333,12 @@ def _netrc_credentials(variables: dict[str, str], path: Path) -> Iterator[None]:
         f"password {json.dumps(password, ensure_ascii=False)}\n"
         for host, (user, password) in logins.items()
     ]
-    with contextlib.suppress(OSError):  # the new file contains the user's own netrc file, because it replaces that file
+    with contextlib.suppress(OSError):
+        # The new netrc file replaces the user's own, so it includes the content of that file.
         own = variables.get("NETRC") or Path.home() / ".netrc"
         lines.insert(0, Path(own).read_text(encoding="utf-8") + "\n")
-    if hasattr(os, "memfd_create"):  # a file in memory, so that no file remains on disk if this process is killed
+    if hasattr(os, "memfd_create"):
+        # The file is in memory, so that no credentials remain on disk if this process is killed.
         descriptor = os.memfd_create("netrc", os.MFD_CLOEXEC)
         variables["NETRC"] = f"/proc/{os.getpid()}/fd/{descriptor}"
     else:
@@ -445,7 +448,8 @@ def _install(python: str, folder: Path, image: Mapping[str, Any], variables: dic
                 _run_installer(command, "uv pip install", variables, emit, input_text=given)
         return
     pip = _pip_command(python, target)
-    bare = ["--without-pip"] if pip else []  # pip in the environment is not needed and would take seconds
+    # The environment is created without pip, which it does not need and which takes seconds to install.
+    bare = ["--without-pip"] if pip else []
     if not pip:
         if _run_python(python, "import venv, ensurepip").returncode:
             raise EnvironmentFailed(
@@ -540,7 +544,7 @@ def _pip_command(python: str, target: str) -> list[str]:
     found = _run_python(python, _ASK_PIP)
     if found.returncode:
         return []
-    # The same command that pip's --python option runs, but with one process less.
+    # Run pip as its --python option would, but with one process less.
     return [target, runner] if (runner := found.stdout.strip()) else [python, "-m", "pip", "--python", target]
 
 
@@ -583,7 +587,7 @@ def has_package(package: str) -> bool:
     name = package.partition("=")[0]
     try:
         found = subprocess.run(["dpkg-query", "-W", "-f=${Status}", name], capture_output=True, check=False)
-    except FileNotFoundError:  # not Debian
+    except FileNotFoundError:  # The system is not Debian, so it has no dpkg.
         return False
     return found.returncode == 0 and b"install ok installed" in found.stdout
 
@@ -603,7 +607,8 @@ def _run_installer(
         env=dict(variables), cwd=cwd, text=True, encoding="utf-8", errors="replace",
     ) as process:  # fmt: skip
         assert process.stdin is not None and process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # the exit code of the installer explains the error
+        with contextlib.suppress(BrokenPipeError):
+            # If the installer exited before it read its input, its exit code explains the error.
             process.stdin.write(input_text)
             process.stdin.close()
         try:
@@ -613,7 +618,7 @@ def _run_installer(
                     last.append(text)
                     emit(text)
         except BrokenPipeError:
-            process.kill()  # the client disconnected
+            process.kill()  # The client disconnected, so stop the installer.
             raise
     if process.returncode:
         raise EnvironmentFailed(f"{step} failed with exit code {process.returncode}: " + "\n".join(last))

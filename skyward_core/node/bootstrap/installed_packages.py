@@ -29,7 +29,7 @@ def list_packages(path: Iterable[str]) -> dict[str, str]:
         try:
             with os.scandir(entry or ".") as inside:
                 names = [each.name for each in inside]
-        except OSError:  # an archive, or missing
+        except OSError:  # The path's entry is an archive, or does not exist.
             continue
         for name in names:
             if name.endswith(".dist-info") and name.count("-") == 2:
@@ -112,7 +112,7 @@ def _find_unmet(packaging: Any, text: str, extras: Sequence[str], seen: set[tupl
 def main() -> None:
     """Read requirements as JSON from standard input, and print the unmet ones; without input, print the packages."""
     request = sys.stdin.read()
-    # The first entry of the path is the folder or bundle of this module.
+    # Skip the first entry of sys.path: the folder or bundle of this module.
     answer = unmet_requirements(json.loads(request)) if request else list_packages(sys.path[1:])
     sys.stdout.write(json.dumps(answer))
 

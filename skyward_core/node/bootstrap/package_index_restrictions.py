@@ -135,7 +135,7 @@ def index_variables(image: Mapping[str, Any], variables: Mapping[str, str]) -> I
             existing = variables.get(name)
             yield name, between.join([*links, *([existing] if existing else [])])
     if image.get("no_index"):
-        yield "PIP_NO_INDEX", "1"  # uv has no such variable
+        yield "PIP_NO_INDEX", "1"  # uv has no such variable, so its command line contains --no-index.
 
 
 def split_credentials(addresses: str, logins: dict[str, tuple[str, str]]) -> str:

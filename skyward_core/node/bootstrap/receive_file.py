@@ -44,17 +44,18 @@ def receive_file(folder: str, name: str, size: str, attempts: str, token: str) -
     heartbeat = time.monotonic() + 1
     try:
         while data := os.read(0, 1 << 20):
-            if time.monotonic() > heartbeat:  # the client gives up on a host that sends nothing
+            if time.monotonic() > heartbeat:
+                # Send a heartbeat, because the client gives up on a host that sends nothing.
                 os.write(1, b"\n")
                 heartbeat = time.monotonic() + 1
             while data:
                 data = data[os.write(file, data) :]
     except OSError:
-        partial.unlink()  # disk full
+        partial.unlink()  # Delete the partial file, because the disk is full.
         raise
     if os.fstat(file).st_size != int(size):
-        return  # the connection broke: keep the partial file for the next attempt
-    with suppress(FileNotFoundError):  # another attempt was faster
+        return  # The connection broke. The next attempt continues the partial file.
+    with suppress(FileNotFoundError):  # A concurrent upload of the same file finished first.
         partial.rename(target)
     if target.exists():
         os.write(1, f"\n{token}\n".encode())

@@ -23,7 +23,7 @@ PIECE = struct.Struct("!I")
 VANISHED = (1 << 32) - 1
 PARTIAL_SUFFIX = ".skyward-part"  # suffix of incomplete files
 RANK_COPY_SUFFIX = ".of-ranks"  # suffix of files written by ranks and replaced by the client's version
-MAX_NAME = 255  # bytes of a file name
+MAX_NAME = 255  # maximum bytes of a file name
 MTIME_RESOLUTIONS = (1, 100, 10**3, 10**6, 10**9, 2 * 10**9)  # nanoseconds; timestamp resolutions of file systems
 
 
@@ -150,7 +150,7 @@ class FolderCopy:
         except BlockingIOError:
             report("waiting for another client that is uploading the same folder")
             fcntl.flock(self.lock, fcntl.LOCK_EX)
-        # Files of an interrupted upload also come from the client, not from ranks.
+        # Items of an interrupted upload also count as sent by the client, not as written by ranks.
         self._sent = [read_sent_items(self.list_path), read_sent_items(self._partial_list)]
 
     @property
@@ -171,7 +171,7 @@ class FolderCopy:
                 requested.append(index)
                 continue
             if before.get(item.path) == item and self._is_written_by_ranks(item.path, status):
-                continue  # changed only by ranks
+                continue  # Keep the rank's version of a file that the client has not changed.
             if item.link:
                 if not (stat.S_ISLNK(status.st_mode) and os.readlink(path) == item.link):  # noqa: PTH115
                     requested.append(index)
@@ -212,7 +212,9 @@ class FolderCopy:
         """Delete a file that the client no longer has, unless ranks have changed it."""
         target = self.folder / path
         if any((self.folder / above).is_symlink() for above in list(PurePosixPath(path).parents)[:-1]):
-            return  # ranks replaced the folder by a link, so this file was never uploaded
+            # Ranks replaced a parent folder by a link. The file behind the link was never uploaded, so it must not be
+            # deleted.
+            return
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             status = target.lstat()
             if not stat.S_ISDIR(status.st_mode) and not self._is_written_by_ranks(path, status):
@@ -242,7 +244,8 @@ class FolderCopy:
                 file.write(piece or b"")
         if not exists:
             partial.unlink()
-            self._remove(item.path)  # the client no longer has the version that was uploaded before
+            # The client has deleted the file during the upload, so delete the version that was uploaded before.
+            self._remove(item.path)
             return
         partial.chmod(item.mode | 0o600)
         os.utime(partial, ns=(item.mtime, item.mtime))

@@ -28,7 +28,7 @@ def main(path: str, token: str) -> None:
             while data:
                 data = data[os.write(1, data) :]
     except OSError:
-        return  # one side disconnected
+        return  # The client or the agent has disconnected.
 
 
 def check_peer_user(agent: socket.socket) -> None:

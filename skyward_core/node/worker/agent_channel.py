@@ -13,7 +13,7 @@ from typing import Any
 
 from skyward_core.protocol import frame_codec
 
-RETRY_DELAY = 0.05  # seconds between attempts to connect to a new agent
+RETRY_DELAY = 0.05  # seconds between the worker's attempts to connect to a new agent
 
 
 class AgentChannel:
@@ -39,7 +39,8 @@ class AgentChannel:
         self._reading = threading.Lock()
         self._reconnected_event = threading.Condition(self._lock)
         self._unacknowledged: deque[bytes] = deque()
-        self._seen = 1  # acknowledged frames of this connection; the hello frame is the first
+        # number of this connection's frames that the agent acknowledged; the first one is the hello frame
+        self._seen = 1
         self._given_up = False
         # Whether user code has forked this process. If so, only the parent process may use the connection.
         self.is_forked = False
@@ -56,7 +57,7 @@ class AgentChannel:
                 if is_ours:
                     self._socket.sendall(data)
             except OSError:
-                return  # there is no agent: the next agent gets the frame
+                return  # No agent is running. The frame is sent to the next agent.
         if not is_ours and not self.is_forked:
             self._reconnect(current)
 
@@ -93,7 +94,9 @@ class AgentChannel:
 
     def _drop_seen(self, connection: socket, header: frame_codec.Header) -> None:
         with self._lock:
-            if self._socket is connection:  # otherwise this worker has sent all frames to a new agent
+            if self._socket is connection:
+                # Ignore acknowledgments on an old connection: the worker has already sent all its frames to a new
+                # agent.
                 for _ in range(header.get("seen", 0) - self._seen):
                     self._unacknowledged.popleft()
                     self._seen += 1
@@ -138,7 +141,7 @@ class AgentChannel:
 
     def _reconnect(self, lost: socket) -> bool:
         """Replace a lost connection. Return whether there is a connection."""
-        with self._renewing:  # several threads may notice the loss
+        with self._renewing:  # Only one thread reconnects, although several may detect the lost connection.
             if self._socket is not lost:
                 return True
             if is_ours := self._is_socket_ours():

@@ -23,11 +23,13 @@ from skyward_core.runtime.instance_info_and_attempt import VARIABLE, InstanceInf
 
 NO_DEBUGGER_AFTER = 10.0  # seconds at a breakpoint after which a rank logs that no debugger has connected
 
-_reported: set[tuple[str, str, int]] = set()  # run, file and line of breakpoints without a debugger that were logged
-_stdin = sys.__stdin__  # user code may already have replaced sys.stdin
+# breakpoints (run, file, line) for which the missing debugger was already logged
+_reported: set[tuple[str, str, int]] = set()
+_stdin = sys.__stdin__  # the original standard input, because user code may replace sys.stdin
 _ended_runs: set[str] = set()  # runs whose debugging was ended with "quit"
-_debuggers: dict[int, Any] = {}  # connected debuggers by thread
-_accept_lock = threading.Lock()  # all threads share one socket
+_debuggers: dict[int, Any] = {}  # thread id -> debugger that is connected to the thread
+# held by the thread that accepts a debugger's connection, because all threads share one socket
+_accept_lock = threading.Lock()
 _rank_pid = 0
 
 
@@ -44,7 +46,7 @@ def patch_pdb(pdb: Any, wait: float, path: str, process: int) -> None:
     _rank_pid = process
     set_trace, post_mortem = getattr(pdb, "set_trace", None), getattr(pdb, "post_mortem", None)
     if set_trace is None or post_mortem is None or not isinstance(getattr(pdb, "Pdb", None), type):
-        return  # another module named pdb
+        return  # The module is not Python's pdb, but a user's module of the same name.
     plain_set_trace = pdb.Pdb.set_trace
 
     def debugger(frame: FrameType, line: int, action: str) -> Any:
@@ -114,7 +116,7 @@ def end_debugging() -> None:
     found = _debuggers.get(threading.get_ident())
     # A forked child shares the connection of its parent and must not end it.
     if found is not None and os.getpid() == _rank_pid:
-        sys.settrace(None)  # first, because otherwise the debugger would step through the code below
+        sys.settrace(None)  # Stop tracing first. Otherwise the debugger would step through the following statements.
         found.set_continue()
         found.leave()
 
@@ -125,16 +127,17 @@ def _has_no_input(file: Any) -> bool:
         return True
     try:
         found, null = os.fstat(file.fileno()), os.stat(os.devnull)
-    except (OSError, ValueError, AttributeError):  # the object is not a real file, or it is closed
+    except (OSError, ValueError, AttributeError):  # ``file`` is closed, or is not a real file.
         return file is _stdin
     return found.st_rdev == null.st_rdev and found.st_ino == null.st_ino
 
 
 def pool_rank(info: InstanceInfo) -> int:
     """Return the rank's number in the pool. The gang may have only some of the pool's nodes."""
-    with suppress(ValueError, TypeError, KeyError, IndexError):  # user code may have changed the variable
+    with suppress(ValueError, TypeError, KeyError, IndexError):
+        # User code may have set the environment variable to invalid text.
         place = json.loads(os.environ[VARIABLE])
-        if "pool_rank" in place:  # in a task
+        if "pool_rank" in place:  # In a task, the variable has the rank's number in the pool.
             return int(place["pool_rank"])
         return int(place["members"][info.node]) * info.ranks_per_node + info.local_rank
     return info.rank
@@ -176,7 +179,7 @@ class _Breakpoint:
 
 
 def _print_message(message: str) -> None:
-    with suppress(OSError, ValueError, AttributeError):  # the disk is full, or user code has closed the stream
+    with suppress(OSError, ValueError, AttributeError):  # The disk is full, or user code has closed the stream.
         sys.stderr.write(f"skyward: {message}\n")
         sys.stderr.flush()
 
@@ -298,7 +301,8 @@ def _make_debugger_class(pdb: Any) -> Any:
 
         def interaction(self, *given: Any, **named: Any) -> None:
             """Pause the rank until the user continues."""
-            if os.getpid() != _rank_pid:  # in a forked child: only the parent may read the input
+            if os.getpid() != _rank_pid:
+                # A forked child does not pause, because only its parent may read the debugger's input.
                 self.clear_all_breaks()
                 self.set_continue()
                 return

@@ -20,9 +20,10 @@ from skyward_core.runtime import import_hooks_gc_pause_and_alias
 _open = open  # user code may replace built-in functions
 OWN_PACKAGE = __name__.partition(".")[0]
 INSTALLED = ("/site-packages/", "/dist-packages/")
-UNKNOWN_HASH = ""  # hash of a file that may have changed while it was loaded
-CTIME_SLACK = 20_000_000  # nanoseconds by which file times may lag behind the clock
-MAX_MODULES = 2000  # maximum number of module files; no script has more
+# value for a module file that may have changed while it was loaded, so that its loaded version is unknown
+UNKNOWN_HASH = ""
+CTIME_SLACK = 20_000_000  # nanoseconds by which a file's change time may lag behind the system clock
+MAX_MODULES = 2000  # maximum number of module files whose hashes are reported; no script has more
 
 
 class LoadedModules:
@@ -80,7 +81,7 @@ class LoadedModules:
 
 def _hash_file(path: str, unchanged_since: float = inf) -> str:
     """Return a file's content hash; ``UNKNOWN_HASH`` if it is unreadable or changed after ``unchanged_since`` (ns)."""
-    from skyward_core.util.content_hash import hash_bytes  # rarely needed
+    from skyward_core.util.content_hash import hash_bytes  # imported late, because few workers hash files
 
     try:
         # O_NONBLOCK: opening a named pipe would wait for a writer
@@ -98,7 +99,8 @@ def _hash_file(path: str, unchanged_since: float = inf) -> str:
 
 
 MAIN = "__main__"
-RECREATORS = {  # functions that recreate functions and classes which plain Python pickles by name
+# cloudpickle's functions that recreate functions and classes by value; plain Python pickles them by name
+RECREATORS = {
     ("cloudpickle.cloudpickle", "_make_function"),
     ("cloudpickle.cloudpickle", "_make_skeleton_class"),
     ("cloudpickle.cloudpickle", "_make_skeleton_enum"),
@@ -123,7 +125,7 @@ Source = bytes | str
 """A pickle, or the path of a pickle file."""
 SourcePaths = tuple[str, ...]
 """Arguments of :class:`SourceFiles`."""
-MAPPED_FILES = 3  # length of SourcePaths if the working folder is a copy of the client's
+MAPPED_FILES = 3  # length of a SourcePaths tuple if the working folder is a copy of the client's folder
 CommandLine = tuple[list[str], list[str]]
 """``sys.argv`` and ``sys.orig_argv`` of the client."""
 
@@ -191,7 +193,9 @@ class MainNamespaceLoader:
         self._folder = folder
         self._files = files
         self._together = together
-        self._started_by = sys.modules[MAIN]  # the worker's own ``__main__``, whose code still runs
+        # The worker itself was started as ``__main__``. Keep a reference to this module, because its code is still
+        # running.
+        self._started_by = sys.modules[MAIN]
         self._main = sys.modules[MAIN] = RankMainModule()
         self._scripts = {MAIN}
         self._installed: dict[str, Any] = {}
@@ -206,7 +210,8 @@ class MainNamespaceLoader:
     def load(self, source: Source) -> LoadedObject:
         """Unpickle a function or arguments of a call."""
         command_line = _read_command_line(source)
-        self._set_command_line(command_line)  # first, because modules imported below may parse the arguments
+        # Set sys.argv before unpickling, because modules that are imported then may parse the arguments.
+        self._set_command_line(command_line)
         loaded = _load_object(source, self._scripts, self._files)
         loaded.words = command_line
         self._moved |= loaded.moved
@@ -270,7 +275,8 @@ class MainNamespaceLoader:
                         'with "spawn" or "forkserver" cannot import them. Start the process while the function that '
                         "needs it is running."
                     )
-            from skyward_core.node.worker.result_pickles_and_summaries import open_private  # children do not need it
+            # imported late, because child processes do not need it
+            from skyward_core.node.worker.result_pickles_and_summaries import open_private
 
             self._written += 1
             path = f"{self._folder}/script.{os.getpid()}.{self._written}.py"
@@ -351,7 +357,7 @@ def _read_command_line(source: Source) -> CommandLine | None:
         end = file.seek(-COMMAND_LINE_TRAILER.size, os.SEEK_END)
         size, sign = COMMAND_LINE_TRAILER.unpack(file.read())
         if sign != COMMAND_LINE_MARKER:
-            return None  # a pickle of arguments, or of an older client
+            return None  # The pickle contains arguments, or an older client wrote it, so it has no command line.
         file.seek(end - size)
         words: CommandLine = pickle.load(file)
         return words
@@ -409,8 +415,9 @@ def _is_script(space: dict[str, Any]) -> bool:
 
 
 def _move_to_main(made: Any) -> None:
-    line = vars(made).get("__firstlineno__")  # only classes have it; Python removes it when ``__module__`` is set
-    with suppress(Exception):  # a class may reject the assignment
+    # Only classes have ``__firstlineno__``. Python removes it when ``__module__`` is set.
+    line = vars(made).get("__firstlineno__")
+    with suppress(Exception):  # A class may reject assignments to its attributes.
         made.__module__ = MAIN
         if line is not None:
             made.__firstlineno__ = line
@@ -427,7 +434,7 @@ def _collect_names(made: list[Any], spaces: list[dict[str, Any]], scripts: set[s
             own[id(each)] = each
             if each.__qualname__.isidentifier():
                 names[each.__qualname__] = each
-    # Names in modules come last and win, because there the name of a decorated function refers to the decorated object.
+    # Global names override ``__qualname__``, because the global name of a decorated function is the decorated object.
     for space in spaces:
         for name, value in space.items():
             if id(value) in own:
@@ -446,7 +453,8 @@ class SourceFiles:
 
     def __init__(self, sent: str, here: str = "", there: str | None = None) -> None:
         self._sent, self._here, self._there = sent, here, there
-        self._registered: dict[str, tuple[str, str]] = {}  # file name -> file with the text, content hash
+        # source file's name -> file with the script's text, and hash of this text
+        self._registered: dict[str, tuple[str, str]] = {}
         self._waits = False
 
     def find(self, named: dict[str, tuple[str, str, str]]) -> dict[str, str]:
@@ -489,7 +497,7 @@ class SourceFiles:
         import tokenize
 
         for name, (file, content) in self._registered.items():
-            if _hash_file(name) == content:  # an unedited copy
+            if _hash_file(name) == content:  # Python can read the file itself, because the node's copy is unedited.
                 continue
             try:
                 with tokenize.open(file) as text:

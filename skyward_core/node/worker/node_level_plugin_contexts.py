@@ -90,4 +90,4 @@ class PluginContextServer:
             sys.exit(128 + signal.SIGTERM)
         except Exception:  # noqa: BLE001  # logged; a failing plugin must not block the node's end
             sys.excepthook(*sys.exc_info())
-        self._stop.is_ending = True  # the interpreter exits normally
+        self._stop.is_ending = True  # From now on SIGTERM is ignored, because the interpreter is exiting.

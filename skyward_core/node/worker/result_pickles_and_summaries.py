@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import ResultFields, SummaryKeys
 
 _open, _os_open = open, os.open  # user code may replace built-in functions
-MAX_TEXT = 200  # characters of a summary
-JSON_LIMIT = 16 * 1024  # characters; a summary contains the complete value up to this size
-MAX_DEPTH = 32  # maximum nesting levels of a completely included value
+MAX_TEXT = 200  # maximum characters of a result's summary
+JSON_LIMIT = 16 * 1024  # maximum characters of a value's JSON for the summary to contain the complete value
+MAX_DEPTH = 32  # maximum nesting depth of a value that a summary contains completely
 PARTS, PART = 64, 100  # maximum entries of a summarized dictionary, and characters per entry
 
 
@@ -68,7 +68,7 @@ class PickledValue:
     def discard(self) -> None:
         if self._file is not None and self._path is not None:
             self._file.close()
-            with suppress(FileNotFoundError):  # the folder may have been deleted with the pool
+            with suppress(FileNotFoundError):  # The folder no longer exists if the pool was torn down.
                 os.unlink(self._path)  # noqa: PTH108  # pathlib would take a tenth of a worker's start
 
     def header(self) -> ResultFields:
@@ -229,7 +229,9 @@ def _short_text(value: Any, depth: int) -> str:
     return f"{full_name(kind)} object"
 
 
-# Access to the original attributes: a metaclass may override them, and a class may define any ``__module__``.
+# Read a class's name with the functions of ``type``: a metaclass may override the attributes, and a class may define
+# any
+# ``__module__``.
 _NAME, _QUALNAME, _MODULE = (type.__dict__[name].__get__ for name in ("__name__", "__qualname__", "__module__"))
 
 
@@ -252,12 +254,12 @@ _BRACKETS: dict[type[Any], str] = {
 def safe_text(value: object, how: Callable[[Any], str] = str) -> str:
     """Return the text of a value even if the value's own ``__str__`` or ``__repr__`` raises an error."""
     try:
-        return str.__str__(how(value))  # converts subclasses of str
+        return str.__str__(how(value))  # str.__str__ converts an instance of a user's subclass of str to a plain str.
     except BaseException as nested:  # noqa: BLE001  # user code may raise anything, including SystemExit
         return f"(its __{how.__name__}__ raised {_NAME(type(nested))})"
 
 
-MAX_ARRAY_BYTES = 1 << 30  # bytes; hashing larger arrays would delay the result
+MAX_ARRAY_BYTES = 1 << 30  # maximum bytes of an array that is hashed; hashing larger arrays would delay the result
 
 
 def array_digest(value: Any) -> str:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from skyward_core.protocol.frame_types import ErrorKeys
 
-MAX_MESSAGE = 8192  # characters of a message
-MAX_TRACEBACK = 65536  # characters of a traceback including its messages
+MAX_MESSAGE = 8192  # maximum characters of an exception's message
+MAX_TRACEBACK = 65536  # maximum characters of a traceback, including its messages
 
 
 class CapturedResult(NamedTuple):
@@ -72,7 +72,8 @@ def error_words(error: BaseException) -> ErrorKeys:
         import traceback
 
         text = "".join(traceback.format_tb(trace or own))
-        if hasattr(error, "__skyward_words__"):  # errors of this package need no traceback
+        if hasattr(error, "__skyward_words__"):
+            # Omit the traceback of errors that this package raises, because their message explains the error.
             text = ""
         else:
             text = "".join(traceback.format_exception(type(error), error, trace or own))
@@ -112,7 +113,8 @@ def _install_hint(error: BaseException) -> str:
 # Prefix of module names whose frames are dropped. (File names cannot serve, because compiled code has file names of
 # another machine.)
 _OWN_PACKAGE = __name__.partition(".")[0] + "."
-_CALLER = f"{__name__.rpartition('.')[0]}.worker", "_run_function"  # module and function that calls user code
+# module and function that calls user code; frames above it are hidden
+_CALLER = f"{__name__.rpartition('.')[0]}.worker", "_run_function"
 
 
 def hide_worker_frames(traceback: Any) -> None:
@@ -185,7 +187,8 @@ def _picklable_attributes(error: BaseException) -> dict[str, Any]:
 
 def _picklable_arguments(error: BaseException) -> tuple[Any, ...]:
     if isinstance(error, BaseExceptionGroup):
-        with suppress(RecursionError):  # deeper groups cannot be pickled either
+        with suppress(RecursionError):
+            # Exception groups that are nested too deeply for this recursion cannot be pickled either.
             inner = [
                 _RecreatedException(type(one), _picklable_arguments(one), _picklable_attributes(one))
                 for one in error.exceptions

@@ -43,7 +43,7 @@ class ChildOutput:
         self._on_first_child = opened
         self._places = {stream: file_identity(stream) for stream in (1, 2)}
         self._pipes: dict[int, tuple[int, int]] = {}
-        # descriptor -> file identity; user code may close and reuse descriptors
+        # Our descriptor -> identity of its file, to detect that user code has closed and reused the descriptor.
         self._ours: dict[int, tuple[int, int]] = {}
         self._lock = threading.Lock()
         os.register_at_fork(after_in_child=self._on_fork)
@@ -122,12 +122,13 @@ class CapturedStreams:
 
     def __init__(self, path: str, scan: OutputScan | None = None) -> None:
         self._scan = scan
-        self._runs: list[str] = []  # runs of the currently active calls
+        self._runs: list[str] = []  # runs that have an active call in this process
         self._run = ""
         self._files = {stream: (os.dup(stream), file_identity(stream)) for stream in (1, 2)}
         self._marker = MarkWriter(path, self._files[1][0], self._files[2][0], BEFORE)
-        # A plain FileIO, because a subclass would make each line a tenth slower: the interpreter has fast paths for its
-        # own classes. Instead of overriding the method, ``write`` is replaced in the object.
+        # Use a plain FileIO and replace ``write`` in the object. A subclass that overrides the method would make each
+        # line a
+        # tenth slower, because the interpreter has fast paths for its own classes.
         out = io.FileIO(1, "w", closefd=False)
         self._out_vars = vars(out)
         self._write_directly = out.write
@@ -160,7 +161,9 @@ class CapturedStreams:
             try:
                 stream.flush()
             except Exception as error:  # noqa: BLE001  # user code may have installed anything, including None
-                # The disk is full. Standard error may still work. (A closed stream is the user's intention.)
+                # The disk is full. Report it on standard error, which may still work. Nothing is reported for a stream
+                # that user code
+                # closed.
                 if stream is self._stdout and not stream.closed:
                     with suppress(OSError):
                         os.write(2, f"skyward: standard output could not be written: {error}\n".encode())
@@ -190,7 +193,7 @@ class CapturedStreams:
 
     def _start_thread(self) -> bool:
         """Start the thread of the marks. Return False if the user's limit of processes forbids it."""
-        if self._thread is None:  # started late, because most calls print nothing
+        if self._thread is None:  # The thread starts at the first output, because most calls print nothing.
             thread = threading.Thread(target=self._rearm_marks, name="log-marks", daemon=True)
             with suppress(RuntimeError):
                 thread.start()
@@ -225,7 +228,7 @@ class CapturedStreams:
         """Write output of children to the file."""
         self._marker.mark_before(self._run)
         duplicate, identity = self._files[stream]
-        # user code may have closed our descriptor
+        # User code may have closed our duplicate of the descriptor and reused its number.
         descriptor = duplicate if file_identity(duplicate) == identity else stream
         view = memoryview(data)
         while view:
@@ -258,7 +261,8 @@ class _StderrFile(io.FileIO):
 
 def _make_text_stream(old: Any, raw: io.FileIO) -> io.TextIOWrapper:
     """Return a text stream over ``raw`` with the old stream's encoding and the settings of a rank's streams."""
-    unbuffered = isinstance(getattr(old, "buffer", None), io.RawIOBase)  # PYTHONUNBUFFERED
+    # PYTHONUNBUFFERED makes Python's streams unbuffered.
+    unbuffered = isinstance(getattr(old, "buffer", None), io.RawIOBase)
     raw.name = getattr(old, "name", "")
     buffer: Any = raw if unbuffered else io.BufferedWriter(raw)
     stream = io.TextIOWrapper(

@@ -21,9 +21,9 @@ from typing import Any
 from skyward_core.protocol.node_paths import ANSWER, ASK, EXCEPTION_REQUEST, STACK_SIGNAL
 from skyward_core.runtime import preemption
 
-MAX_DESCRIPTION = 200  # characters of an exception's message
-RETRY_DELAY = 0.01  # seconds until SIGTERM is sent again if its exception could not be raised
-NATIVE_CODE_TIMEOUT = 1.0  # seconds after SIGTERM for Python code to react; blocking native code never reacts
+MAX_DESCRIPTION = 200  # maximum characters of an exception's message
+RETRY_DELAY = 0.01  # seconds until SIGTERM is sent again if it could not raise its exception
+NATIVE_CODE_TIMEOUT = 1.0  # seconds after SIGTERM for Python code to react; native code that blocks never reacts
 KILLED_MESSAGE = (
     "skyward: this process got SIGTERM in native code and did not return to Python within "
     f"{NATIVE_CODE_TIMEOUT:g} s: "
@@ -31,7 +31,7 @@ KILLED_MESSAGE = (
 ).encode()
 
 
-_stacks: list[int] = []  # descriptor of the dump file
+_stacks: list[int] = []  # contains the descriptor of the file for stack dumps once it is open
 
 
 def enable_stack_dumps(path: str) -> None:
@@ -42,9 +42,9 @@ def enable_stack_dumps(path: str) -> None:
     """
     if STACK_SIGNAL not in signal.valid_signals():
         return
-    with suppress(OSError):  # other writers report a full disk
+    with suppress(OSError):  # Ignore a full disk here, because other code reports it.
         _stacks.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600))
-        # chain=False: the previous handler would end the process
+        # Do not chain to the previous handler of the signal, which would end the process.
         faulthandler.register(STACK_SIGNAL, file=_stacks[0], all_threads=True, chain=False)
 
 
@@ -78,7 +78,8 @@ def _describe_exception(handled: Any) -> str:
     """Return type, message and place of an exception that a thread handles, as ``sys._current_exceptions`` has it."""
     from skyward_core.node.worker.result_pickles_and_summaries import safe_text
 
-    error = handled[1] if isinstance(handled, tuple) else handled  # a tuple in Python 3.11
+    # Python 3.11 has a tuple (type, exception, traceback) instead of the exception.
+    error = handled[1] if isinstance(handled, tuple) else handled
     if error is None:
         return ""
     trace = BaseException.__dict__["__traceback__"].__get__(error)
@@ -127,16 +128,17 @@ class StopSignal:
         self._answers = stacks + ANSWER
         self.is_ending = False
         self._on_handler = on_handler
-        self.handles = False  # whether user code has installed a handler, and has not removed it
+        self.handles = False  # whether user code has a SIGTERM handler installed
         self._interrupts = interrupts
-        self._stopping_loop: Any = None  # event loop that was asked to stop and has not stopped yet
-        self._repeated = False  # whether the next SIGTERM comes from this object, because a loop did not respond
+        self._stopping_loop: Any = None  # asyncio event loop that a SIGTERM asked to stop and that still runs
+        self._repeated = False  # whether this object sends the next SIGTERM itself, because an event loop did not stop
         self._active_calls = 0
         self._handler_ran = threading.Event()
         self._main = threading.get_ident()
-        self.was_overridden = False  # whether the latest call set its own handler, even if it has removed the handler
-        self._changed = False  # whether user code has set a handler of any signal
-        self._idle_handler: Callable[..., Any] = self._handle  # handler while no call runs
+        # whether the latest call installed its own SIGTERM handler, even if it has removed the handler
+        self.was_overridden = False
+        self._changed = False  # whether user code has set a handler of any signal since the last check
+        self._idle_handler: Callable[..., Any] = self._handle  # SIGTERM handler that is installed while no call runs
         self._forking = threading.local()
         self._hooks = (type(self)._hold_back.__code__, type(self)._let_through.__code__)
         readable, self._writable = _open_pipe(stacks and stacks + ASK)
@@ -159,7 +161,7 @@ class StopSignal:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._forking.mask)
 
     def _on_fork(self) -> None:
-        self._main = 0  # no thread of the child restores the handler
+        self._main = 0  # In a forked child, no thread may restore the handler.
         signal.set_wakeup_fd(-1)
         if signal.getsignal(signal.SIGTERM) == self._handle:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -168,15 +170,18 @@ class StopSignal:
     def _handle(self, number: int, at: FrameType | None) -> None:
         self._handler_ran.set()
         if self.is_ending:
-            return  # already exiting, and killed after the grace period
+            # Ignore SIGTERM, because the process is already exiting, and the agent kills it after the grace period.
+            return
         if self._is_in_hook(at):
             start_new_thread(self._resend_sigterm, ())
             return
         if not self._repeated and preemption.is_preemption_sigterm():
-            # If a handler of user code calls this handler, as Lightning's does, it saves and ends the rank by itself.
+            # Lightning, for example, installs a handler that calls this handler. It then saves and ends the rank by
+            # itself.
             is_chained = signal.getsignal(signal.SIGTERM) != self._handle
             if self._active_calls and not preemption.run_callbacks() and not is_chained:
-                os.killpg(os.getpid(), signal.SIGTERM)  # stop this process and all its children
+                # No callback and no handler saves the rank's state, so end this process and all its children.
+                os.killpg(os.getpid(), signal.SIGTERM)
             return
         if self._active_calls and self._interrupts:
             if not self._stop_in_loop():
@@ -234,7 +239,7 @@ class StopSignal:
         signal.pthread_kill(self._main, signal.SIGTERM)
 
     def _watch(self, readable: int) -> None:
-        with suppress(OSError):  # user code has closed the descriptor
+        with suppress(OSError):  # OSError means that user code has closed the descriptor.
             while number := os.read(readable, 1):
                 if number == EXCEPTION_REQUEST:
                     self._answer_exception()
@@ -247,7 +252,7 @@ class StopSignal:
         handled = sys._current_exceptions()
         threads = (self._main, *(each for each in handled if each != threading.get_ident()))
         text = next(filter(None, (_describe_exception(handled.get(each)) for each in threads)), "")
-        with suppress(OSError):  # the agent then shows no exception
+        with suppress(OSError):  # If the file cannot be written, the agent shows no exception.
             with open(f"{self._answers}.new", "w", encoding="utf-8", errors="replace") as file:
                 file.write(text)
             os.replace(f"{self._answers}.new", self._answers)  # noqa: PTH105  workers have no pathlib
@@ -274,7 +279,8 @@ class StopSignal:
             self.was_overridden |= signalnum == signal.SIGTERM
             self._changed = True
             if signalnum == STACK_SIGNAL:
-                _disable_stack_dumps()  # the agent detects that the handler is missing
+                # Stop dumping stacks on this signal. The agent detects that the rank no longer handles it.
+                _disable_stack_dumps()
             before = set_handler(signalnum, handler)
             if signalnum == signal.SIGTERM and self._main:
                 self._report_handler(callable(handler) and handler != self._handle)
@@ -298,7 +304,7 @@ class StopSignal:
         """Restore the SIGTERM handler and the wake-up descriptor. An asyncio loop, for example, removes them."""
         if signal.getsignal(signal.SIGTERM) != self._idle_handler:
             signal.signal(signal.SIGTERM, self._idle_handler)
-        with suppress(OSError, ValueError):  # user code has closed the descriptor
+        with suppress(OSError, ValueError):  # User code may have closed the descriptor.
             signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
 
     def __enter__(self) -> None:
@@ -307,7 +313,9 @@ class StopSignal:
 
     def __exit__(self, *exc: object) -> None:
         try:
-            # (A check after each call would cost more than a small call. Only the main thread can set handlers.)
+            # Restore the handler only if it was changed, because a check after each call would cost more than a small
+            # call. Only the
+            # main thread can set handlers.
             if self._changed and threading.get_ident() == self._main:
                 self._restore_handler()
                 self._changed = False

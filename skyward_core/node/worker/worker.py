@@ -82,7 +82,7 @@ class WorkerConfig:
 
 
 MAX_FUNCTIONS = 64
-MAX_REASON = 120  # characters of the reason that the log states for a new attempt
+MAX_REASON = 120  # maximum characters of the reason for a new attempt, which the log states
 T = TypeVar("T")
 
 
@@ -113,7 +113,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
 
         hide_worker_frames(traceback)
 
-    import_hooks_gc_pause_and_alias.call_when_imported(catch_breakpoints, "pdb")  # breakpoint() imports it, too
+    import_hooks_gc_pause_and_alias.call_when_imported(catch_breakpoints, "pdb")  # breakpoint() also imports pdb.
     import_hooks_gc_pause_and_alias.call_when_imported(shorten_stacks, "traceback")
     flush_metrics = metric_logging.start_writer(log_path + METRICS, config.log_limit)
     if scan is not None:
@@ -149,8 +149,9 @@ class WorkerProcess:
         self._setup: Header = {}
         self._plugins = b""
         self._modules = LoadedModules(config.sources)
-        self._streamed: dict[tuple[str, int, int], StreamedIterator] = {}  # key: run, call, argument number
-        self._is_receiving = False  # whether a thread waits for frames of the agent
+        # (run, call index, argument number) -> argument that is an iterator on the client
+        self._streamed: dict[tuple[str, int, int], StreamedIterator] = {}
+        self._is_receiving = False  # whether some thread is receiving frames from the agent
         self._received = threading.Condition()
         self._channel = AgentChannel(socket_path, self._hello, config.patience)
         self._known = config.start_options
@@ -168,10 +169,11 @@ class WorkerProcess:
         self._functions: dict[str, LoadedObject] = {}
         self._script = MainNamespaceLoader(paths.folder, (paths.sources, *config.folders), together=capacity > 1)
         self._contexts = ExitStack()
-        self._places: dict[bool, dict[str, Any]] = {}  # key: True for broadcasts, False for tasks
+        # rank and world (True: of broadcasts, False: of tasks) as child processes see them in an environment variable
+        self._places: dict[bool, dict[str, Any]] = {}
         self._infos: dict[bool, InstanceInfo] = {}
-        self._current_place: bool | None = None  # key in ``_places`` of the place that child processes see
-        self._serves_both = False  # whether broadcasts and tasks both run here
+        self._current_place: bool | None = None  # key in ``_places`` of the value that child processes currently see
+        self._serves_both = False  # whether this process runs both broadcasts and tasks
         self._has_entered_plugins = False
         self._setup_error: BaseException | None = None
         self._reader_windows: dict[tuple[str, int], _ReaderWindow] = {}
@@ -187,7 +189,7 @@ class WorkerProcess:
         """
         phase = {"phase": self._phase, "age": monotonic() - self._phase_since, "handles": self._handles_sigterm}
         modules = {"modules": self._modules.files} if self._modules.files else {}
-        # Values that the old agent had not yet delivered are lost, so request them again.
+        # Request again the values that the old agent had not delivered before it died.
         lost = [
             _make_want(*key[:2], items, again=True) for key, items in list(self._streamed.items()) if items.is_waiting
         ]
@@ -247,9 +249,11 @@ class WorkerProcess:
         self._stop.is_ending = True
         if not self._has_run_code:
             self._flush()
-            os._exit(code)  # no user code has run
+            os._exit(code)  # No user code has run, so no exit handlers need to run.
         if not_reusable_reason() and not self._is_orphaned:
-            grace = 0  # no time limit, because exit handlers of a script have none either
+            # The exit has no time limit if a script ran, because a plain Python process has none for exit handlers
+            # either.
+            grace = 0
         if grace:
             share = 1 if self._is_orphaned else 0.9
             faulthandler.dump_traceback_later(grace * share, exit=self._is_orphaned, file=2)
@@ -260,7 +264,9 @@ class WorkerProcess:
         except Exception:  # noqa: BLE001  # logged; a failing plugin must not block the node's end
             sys.excepthook(*sys.exc_info())
         self._flush()
-        # Daemon threads keep references to functions until the end, so files in their globals would never be closed.
+        # Drop references to user functions. Daemon threads would keep them until the end, and files in the functions'
+        # globals
+        # would never be closed.
         self._functions.clear()
         self._script.clear()
         self._reader_windows.clear()
@@ -279,7 +285,8 @@ class WorkerProcess:
             from skyward_core.runtime.framework_rendezvous_and_thread_limits import limit_machine_share
 
             limit_machine_share(header["sharers"], header.get("devices", ""))
-        # Workers of the gang live for one epoch. Other workers live longer and enter their plugins without a gang.
+        # Workers of a gang live for one epoch. Workers for tasks live longer, and enter the plugins' contexts without a
+        # gang.
         if "failed" in header:
             self._setup_error = _plugin_context_error(header["failed"], body)
         elif body and not self._has_entered_plugins:
@@ -300,13 +307,15 @@ class WorkerProcess:
                 sys.exit(128 + signal.SIGTERM)
             except BaseException as error:  # noqa: BLE001  # reported as the outcome of all calls that need the plugins
                 self._setup_error = error
-                if not isinstance(error, Exception):  # e.g. SystemExit, which must not end the calls
+                if not isinstance(error, Exception):
+                    # Report for example SystemExit as a plugin error, because raising it in a call would end the call.
                     from skyward_core.plugins.plugin import PluginError
 
                     message = f"entering its plugins failed: {type(error).__name__}: {safe_text(error)}"
                     self._setup_error = PluginError(message)
                     self._setup_error.__cause__ = error
-        has_peers = info.world_size > 1 or "members" in header["info"]  # "members": only some of the pool's nodes
+        # "members" lists the gang's nodes if the gang does not have all nodes of the pool.
+        has_peers = info.world_size > 1 or "members" in header["info"]
         if self._rendezvous and has_peers and not info.stands_alone and self._torchrun is None:
             from skyward_core.runtime.framework_rendezvous_and_thread_limits import TorchrunEnvironment
 
@@ -338,7 +347,7 @@ class WorkerProcess:
         set_checkpoint_dir(header.get("checkpoints", run), create="checkpoints" in header)
         if (attempt := header.get("attempt")) is not None and attempt["number"] > 1:
             reason = attempt["message"].partition(" (")[0].partition("\n")[0][:MAX_REASON]
-            with suppress(OSError, ValueError):  # an earlier task may have closed the stream
+            with suppress(OSError, ValueError):  # An earlier task in this process may have closed standard error.
                 sys.stderr.write(f"--- attempt {attempt['number']}: {reason} ---\n")
         place = self._set_place(gang)
         started = perf_counter()
@@ -357,7 +366,7 @@ class WorkerProcess:
             answer["kind"] = "collateral"
             exit_code = 128 + signal.SIGTERM
         except SystemExit as error:
-            if self._stop.is_ending:  # the exit comes from SIGTERM, not from user code
+            if self._stop.is_ending:  # The exception comes from SIGTERM, not from user code.
                 raise
             code = _EXIT_CODE(error)
             status = _exit_status(code)
@@ -369,11 +378,12 @@ class WorkerProcess:
                 )
                 answer |= {"kind": "exited", "exit_code": exit_code}
                 answer["error"] = {"type": "SystemExit", "message": message}
-            else:  # a command-line program that exits successfully
+            else:  # A command-line program that exits with status 0 has succeeded.
                 result, answer["left"] = pickle_result(None, "", ""), True
         except BaseException as error:  # noqa: BLE001  # any exception of user code is its outcome
             answer["kind"] = "raised"
-            from skyward_core.node.worker.returned_exceptions import describe_error  # most calls need no exceptions
+            # imported late, because most calls raise no exception
+            from skyward_core.node.worker.returned_exceptions import describe_error
 
             words, result.data = describe_error(error)
             answer["error"] = words | {"traceback": self._script.to_client_paths(words["traceback"])}
@@ -388,7 +398,7 @@ class WorkerProcess:
         elif exit_code is None and (spent_reason := not_reusable_reason()):
             answer["ends"], exit_code = spent_reason, 0
         answer["seconds"] = perf_counter() - started
-        if self._phase == "importing":  # the call ended while importing
+        if self._phase == "importing":  # Only a call that ended while importing still has this phase.
             self._report_phase("")
         whole: AnyHeader = answer
         whole |= result.header()
@@ -408,7 +418,8 @@ class WorkerProcess:
         if exit_code is not None:
             if self._capacity > 1:
                 main_thread = threading.main_thread().ident or 0
-                signal.pthread_kill(main_thread, signal.SIGTERM)  # the main thread waits for calls
+                # This call ran in a thread. SIGTERM wakes the main thread, which waits for calls.
+                signal.pthread_kill(main_thread, signal.SIGTERM)
             sys.exit(exit_code)
 
     def _may_have_stopped_early(self, header: frames.ToWorkerCall) -> bool:
@@ -431,7 +442,7 @@ class WorkerProcess:
     def _run_function(self, header: frames.ToWorkerCall, body: bytes, place: InstanceInfo) -> Any:
         streamed: list[StreamedIterator] = []
         if header.get("fed"):
-            # Few calls have such arguments.
+            # imported late, because few calls have streamed arguments
             from skyward_core.runtime.rank_side_async_stream_and_map_calls import collect_streamed_arguments
 
             streamed = collect_streamed_arguments()
@@ -444,7 +455,8 @@ class WorkerProcess:
             torchrun.start_call(bool(header.get("gang")), header.get("attempt"))
         if hasattr(fn, "__skyward_programs__"):
             fn.__skyward_programs__ = self._paths.programs
-        if secrets := getattr(fn, "__skyward_secrets__", ()):  # secrets of a command must be known before its output
+        if secrets := getattr(fn, "__skyward_secrets__", ()):
+            # Before the command prints any output, send its secrets to the agent, which redacts them in logs.
             self._channel.send({"t": "secrets", "values": list(secrets)})
         try:
             with using(place, header["run"], header["i"]):
@@ -477,7 +489,8 @@ class WorkerProcess:
                 self._functions.pop(next(iter(self._functions)))
             self._functions[name] = fn
         source = body[inline:] if args_size <= MAX_INLINE_BYTES else f"{self._blobs}/{args_name}"
-        if isinstance(source, bytes) and PICKLE_MARKER not in source:  # plain values: faster
+        if isinstance(source, bytes) and PICKLE_MARKER not in source:
+            # The arguments contain only plain values, which plain pickle loads faster.
             self._script.install(fn, None)
             return fn.value, pickle.loads(source)
         args = self._script.load(source)
@@ -574,7 +587,7 @@ class WorkerProcess:
         """Close the streamed arguments of a call that has ended."""
         for key in [key for key in self._streamed if key[:2] == (run, index)]:
             self._streamed.pop(key).close()
-        with self._received:  # wake a leftover thread of the call that waits for values
+        with self._received:  # Wake a thread that the ended call left waiting for values of a streamed argument.
             self._received.notify_all()
 
     def _flush(self) -> None:
@@ -602,7 +615,7 @@ def _load_checked(what: str, load: Callable[[], T]) -> T:
 def _make_want(run: str, index: int, items: StreamedIterator, *, again: bool = False) -> frames.WorkerWant:
     begin, end = items.wanted_range
     want: frames.WorkerWant = {"t": "want", "run": run, "i": index, "arg": items.number, "next": begin, "until": end}
-    # An earlier attempt at the call may already have requested values.
+    # A request from 0 also counts as repeated, because an earlier attempt at this call may have requested these values.
     return want | {"again": True} if again or not begin else want
 
 
@@ -639,7 +652,7 @@ class _CallThreads:
     """Threads that run calls and do not keep the process alive."""
 
     def __init__(self, count: int, call: Callable[[frames.ToWorkerCall, bytes], None]) -> None:
-        from queue import SimpleQueue  # imported late: most workers have only one thread
+        from queue import SimpleQueue  # imported late, because most workers run calls in one thread only
 
         self._calls: SimpleQueue[tuple[frames.ToWorkerCall, bytes]] = SimpleQueue()
         self._call = call
@@ -670,7 +683,7 @@ def _plugin_context_error(keys: frames.PluginErrorKeys, data: bytes) -> BaseExce
     from skyward_core.plugins.plugin import PluginError
 
     error: BaseException = PluginError(keys["message"], keys.get("plugin", ""), "around_app")
-    with suppress(BaseException):  # unpickling runs code of the exception
+    with suppress(BaseException):  # Unpickling an exception runs code of its class.
         if data:
             error = pickle.loads(data)
     if "traceback" in keys:
@@ -690,7 +703,7 @@ def _end_child(answer: frames.WorkerOutcome) -> None:
     os._exit(1 if answer["kind"] == "raised" else answer.get("exit_code") or 0)
 
 
-# A user's subclass may override these attributes.
+# A user's subclass may have overridden these attributes.
 _EXIT_CODE, _ATTRIBUTES = SystemExit.__dict__["code"].__get__, BaseException.__dict__["__dict__"].__get__
 
 
