@@ -38,7 +38,7 @@ _locks: dict[str, socket.socket] = {}  # GPU -> socket bound to the GPU's lock n
 
 
 def acquire_gpu(device: str) -> bool:
-    """Lock a device unless another process holds it. Return whether this process holds it."""
+    """Lock a GPU unless another process holds it. Return whether this process holds it."""
     if device in _locks:
         return True
     lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -54,13 +54,13 @@ def acquire_gpu(device: str) -> bool:
 
 
 def release_gpu(device: str) -> None:
-    """Release a device."""
+    """Release this process's lock on a GPU."""
     if (lock := _locks.pop(device, None)) is not None:
         lock.close()
 
 
 def serve_pool_name(loop: asyncio.AbstractEventLoop, pool: str) -> None:
-    """Send the pool's name to processes of this user that connect to the locks of held devices."""
+    """Send the pool's name to each process of this user that connects to a GPU lock of this process."""
     for lock in _locks.values():
         lock.listen(64)  # the kernel names the latest caller of listen() as the holder: the agent, not its parent
         loop.add_reader(lock.fileno(), _send_pool_name, lock, pool.encode()[:MAX_POOL_NAME_BYTES])
@@ -74,7 +74,7 @@ def _send_pool_name(lock: socket.socket, pool: bytes) -> None:
 
 
 def locked_by_others() -> set[str]:
-    """Return the devices that other processes of this machine have locked."""
+    """Return the GPUs that other processes of this machine have locked."""
     marker = f"@{LOCK_PREFIX}"
     try:
         with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
@@ -85,7 +85,7 @@ def locked_by_others() -> set[str]:
 
 
 def describe_holder(device: str) -> str:
-    """Describe the holder of a device. The pool's name in the text is unverified."""
+    """Describe the process that holds a GPU's lock. The text contains its pool's name, which is not verified."""
     if (holder := _query_holder(device)) is None:
         return "an unknown process"
     pid, user, pool = holder
@@ -93,13 +93,13 @@ def describe_holder(device: str) -> str:
 
 
 def has_lost_agent(device: str) -> bool:
-    """Check whether processes of this user hold a device whose agent no longer exists."""
+    """Check whether ranks of this user hold a GPU although their agent no longer exists."""
     holder = _query_holder(device)
     return holder is not None and holder[1] == os.getuid() and not holder[2]
 
 
 def _query_holder(device: str) -> tuple[int, int, str] | None:
-    """Return pid, user and pool of the holder of a device; None if unknown. Other users' pools are reported as ""."""
+    """Return pid, user and pool of the process that holds a GPU's lock; None if unknown. Another user's pool is ""."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
         peer.settimeout(ANSWER_TIMEOUT)
         try:
@@ -115,7 +115,7 @@ def _query_holder(device: str) -> tuple[int, int, str] | None:
 
 
 def user_name(number: int) -> str:
-    """Return the name of a user, or a description of its number."""
+    """Return the name of a user; if the user has no name, a text with the user's number."""
     try:
         return pwd.getpwuid(number).pw_name
     except KeyError:
@@ -169,7 +169,7 @@ def _read_usage(pynvml: Any, handle: Any) -> dict[str, int | None]:
 
 
 def _processes(pynvml: Any, handle: Any) -> list[dict[str, Any]]:
-    """Return the processes on a GPU: compute processes first, then graphics processes."""
+    """Return the processes that use a GPU: compute processes first, then graphics processes."""
     found: dict[int, dict[str, Any]] = {}
     for kind, computes in (("Compute", True), ("Graphics", False)):
         try:
@@ -194,7 +194,7 @@ def _process(pid: int, memory: int | None, computes: bool) -> dict[str, Any]:
 
 
 def read_gpu_usage_in_child() -> tuple[list[dict[str, Any]], str]:
-    """Read the usage in a child process, because drivers can hang. Return the usage and the reason if it is unknown."""
+    """Read the GPU usage in a child process, because drivers can hang. Return it, and the reason if it is unknown."""
     readable, writable = os.pipe()
     if not (pid := os.fork()):
         _write_usage(writable)

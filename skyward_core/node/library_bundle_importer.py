@@ -40,7 +40,7 @@ def install_bundle_importer(bundle: str) -> None:
 
 
 class _Importer(zipimporter):
-    """Importer of one package."""
+    """Importer of one package of the bundle, which reads each module only once."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)

@@ -1,4 +1,4 @@
-"""Sampling loop of the machine metrics, host metrics from /proc, and sample files."""
+"""Program that samples a machine's metrics: the sampling loop, metrics from /proc, and files of samples."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class HostMetrics:
         self._read_at = 0.0
 
     def read(self, now: float) -> dict[str, float]:
-        """Return the current metrics. Rates need a previous reading.
+        """Return the current metrics. The first call returns no rates, which need two readings.
 
         Args:
             now: Time by a monotonic clock.
@@ -149,7 +149,7 @@ class HostMetrics:
 
 
 def _read_optional(part: Callable[[], dict[str, float]]) -> dict[str, float]:
-    """Return a part's metrics; {} if the system lacks the file or uses another format."""
+    """Return the metrics that a function reads; {} if the system lacks the file or uses another format."""
     try:
         return part()
     except (OSError, ValueError, KeyError, IndexError):
@@ -173,7 +173,7 @@ MAX_SAMPLE_BYTES = 1 << 18  # maximum bytes of one sample, which is one line of 
 
 
 class SampleFiles:
-    """Sample files of one node, written by one process. Readers find them by name.
+    """Files of samples of one node, written by one process. Readers find the files by name.
 
     Args:
         folder: Folder for these files only.
@@ -234,7 +234,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(folder: str, spool: str, period: str) -> None:
-    """Sample the machine until standard input ends.
+    """Sample the machine's metrics until standard input ends.
 
     Args:
         folder: Folder of the sample files.
@@ -280,7 +280,7 @@ def _read_boot_id() -> str:
 def _set_parent_death_signal() -> None:
     """Let the kernel kill this process when the agent dies.
 
-    The end of standard input is not sufficient, because a suspended process would not notice it.
+    The end of standard input is not sufficient, because a suspended process cannot read it.
     """
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -96,7 +96,7 @@ MAX_LINE_BYTES = 1 << 16  # maximum bytes of a line that the dcgmi monitor print
 
 
 class DcgmMonitor:
-    """Metrics from DCGM's command-line monitor, by GPU number."""
+    """GPU metrics that DCGM's command-line monitor prints, by GPU number."""
 
     def __init__(self, folders: str = "") -> None:
         self._program = _find_program(folders or os.environ.get("PATH", ""))
@@ -106,7 +106,7 @@ class DcgmMonitor:
         self._metrics: dict[str, tuple[float, dict[str, float]]] = {}
 
     def read(self, now: float) -> dict[str, dict[str, float]]:
-        """Return the current metrics. Never waits."""
+        """Return the latest metrics without waiting for the monitor."""
         if not self._program:
             return {}
         if self._child is None:
@@ -193,7 +193,7 @@ _BEFORE, _BEHIND = "NVRM: Xid (PCI:", "): "
 
 
 class XidLog:
-    """Xid errors in the kernel log from now on."""
+    """Reader of NVIDIA's Xid errors that the kernel logs after the reader's creation."""
 
     def __init__(self, path: str = KERNEL_LOG) -> None:
         try:
@@ -420,7 +420,7 @@ class _Gpu:
         return {}
 
     def _nvlink(self, now: float) -> Metrics:
-        """Return the NVLink throughput in bytes per second over all links. The GPU counts KiB."""
+        """Return a GPU's NVLink throughput in bytes per second over all links. NVML counts it in KiB."""
         nvml = self._nvml
         fields = [
             (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS),

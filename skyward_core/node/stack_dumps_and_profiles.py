@@ -1,4 +1,4 @@
-"""Stack dumps and profiles of rank processes, taken by py-spy or by a signal."""
+"""Stack dumps and profiles of rank processes, taken by py-spy or by the process itself on a signal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Thread = dict[str, Any]  # a thread with its stack, in the form in which the age
 
 
 class PathMapping(NamedTuple):
-    """Mapping of files on a node to the client's paths, which are the same on all nodes.
+    """Mapping of a node's file paths to the client's paths, which are the same for all nodes.
 
     Attributes:
         sources: Folder of source files that were sent by content hash.
@@ -42,7 +42,7 @@ class PathMapping(NamedTuple):
     there: str | None
 
     def to_client_path(self, file: str) -> str:
-        """Return the client's path of a file."""
+        """Return the path that a file of the node has on the client."""
         if file.startswith(self.sources + "/"):
             return file[len(self.sources) + 1 :].partition("/")[2]
         if self.here and self.there is not None and file.startswith(self.here + "/"):
@@ -50,7 +50,7 @@ class PathMapping(NamedTuple):
         return file
 
     def map_raw_profile(self, raw: bytes) -> bytes:
-        """Map the files in py-spy's raw profile format."""
+        """Replace the node's file paths in a profile (in py-spy's raw format) by the client's paths."""
         text = raw.decode(errors="replace")
         return re.sub(r"(?<= \()[^;()]+(?=:\d+\))", lambda file: self.to_client_path(file[0]), text).encode()
 
@@ -109,7 +109,7 @@ def parse_faulthandler(output: str) -> list[Thread]:
 
 
 def map_thread_files(threads: list[Thread], places: PathMapping) -> list[Thread]:
-    """Replace the files in threads by the client's paths."""
+    """Replace the node's file paths in stacks of threads by the client's paths."""
     for thread in threads:
         for frame in thread["frames"]:
             frame[1] = places.to_client_path(frame[1])
@@ -117,7 +117,7 @@ def map_thread_files(threads: list[Thread], places: PathMapping) -> list[Thread]
 
 
 def limit_threads(threads: list[Thread], most: int) -> list[Thread]:
-    """Return as many of the first threads as have at most ``most`` frames in total, but at least one thread."""
+    """Return the first threads that have at most ``most`` stack frames in total, but at least one thread."""
     selected: list[Thread] = []
     for thread in threads:
         most -= len(thread["frames"])
@@ -156,10 +156,10 @@ class StackDumpError(Exception):
 
 
 def refusal_reason(pid: int, path: str, record: str = "") -> str:
-    """Return why the signal must not be sent to a process, or "".
+    """Return why the signal that requests a stack dump must not be sent to a process, or "".
 
-    Without the handler the signal would end the process. If user code has closed the answer file, the file descriptor
-    may now belong to another file.
+    A process without a handler would be ended by the signal. If user code has closed the file for the dump, the file's
+    descriptor may now belong to another file.
 
     Args:
         record: File with the pid and start time of the rank's worker. Without ``/proc`` only they are checked, because
@@ -190,7 +190,7 @@ def _has_open(pid: int, path: str) -> bool:
 
 
 def request_stacks(pid: int, path: str, timeout: float, record: str = "") -> list[Thread]:
-    """Send the signal and wait for the answer. Blocks.
+    """Request a stack dump from a process by a signal, and wait for the dump. Blocks.
 
     Raises:
         StackDumpError: If the process must not get the signal or does not answer.
@@ -249,7 +249,7 @@ def find_py_spy(python: str) -> str:
 
 
 def dump_py_spy_stacks(program: str, pid: int, timeout: float) -> list[Thread]:
-    """Return the stacks of a process and of its children. Blocks.
+    """Return the stacks of a process and of its children, as dumped by py-spy. Blocks.
 
     Raises:
         PySpyError: If the process cannot be read or does not run Python.
@@ -320,7 +320,7 @@ def run_command(command: list[str], timeout: float) -> tuple[bytes, bytes]:
 
 
 def describe_failure(errors: bytes) -> str:
-    """Return why py-spy failed, from its error output."""
+    """Return the reason for which py-spy failed, parsed from its error output."""
     text = errors.decode(errors="replace")
     lowered = text.lower()
     if "permission denied" in lowered or "operation not permitted" in lowered or "eperm" in lowered:
@@ -402,7 +402,7 @@ class RankProcess(NamedTuple):
 
 
 def capture_stacks(process: RankProcess, program: str, *, signal: bool) -> dict[str, Any]:
-    """Return the stacks of a rank in the format of answers. Block for at most a small multiple of :data:`PATIENCE`.
+    """Return the stacks of a rank in the format of the agent's answers to clients. Blocks for a few seconds at most.
 
     Args:
         process: The rank's process.
@@ -416,7 +416,7 @@ def capture_stacks(process: RankProcess, program: str, *, signal: bool) -> dict[
 
 
 def _ask_exception(file: str) -> bool:
-    """Ask a worker for the exception that it handles. Return whether it can answer."""
+    """Ask a worker through a named pipe for the exception that it handles. Return whether the worker reads the pipe."""
     with suppress(OSError):
         os.unlink(file + ANSWER)  # noqa: PTH108
     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW
@@ -427,7 +427,7 @@ def _ask_exception(file: str) -> bool:
 
 
 def _read_exception(file: str) -> str:
-    """Wait for a worker's answer; "" if it handles no exception, or does not answer."""
+    """Wait for a worker's answer, and return the exception; "" if it handles none or does not answer."""
     until = time.monotonic() + EXCEPTION_PATIENCE
     while not os.path.exists(file + ANSWER):  # noqa: PTH110
         if time.monotonic() > until:

@@ -54,10 +54,10 @@ def try_start(request: dict[str, Any], is_client_waiting: Callable[[], bool] = l
 
 
 def raise_file_limit(config: AgentConfig) -> AgentConfig:
-    """Raise this process's limit of open files, because the number of clients and metrics files is unknown.
+    """Raise this process's limit of open files, because clients and metrics files need an unpredictable number.
 
     Returns:
-        The config with the previous limit, which the ranks get.
+        A config with the earlier limit, to which the agent resets it in the ranks.
 
     Raises:
         ValueError: If the system does not allow enough open files. Without free descriptors, runs would hang.
@@ -143,7 +143,7 @@ def _delete_if_unused(config: AgentConfig) -> None:
 
 
 def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
-    """Run the agent until it ends. Write the answer to the pipe ``ready`` once the agent listens."""
+    """Run the agent until it ends. Once the agent listens, write its answer for the client to the pipe ``ready``."""
     folder = Path(config.folder)
     null = os.open(os.devnull, os.O_RDWR)
     errors = os.open(config.paths.errors, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -188,7 +188,7 @@ def serve(config: AgentConfig, ready: int, lock: IO[str]) -> None:
 
 
 def read_running_state(folder: Path) -> dict[str, Any]:
-    """Return the state that the agent of a folder wrote when it started to listen."""
+    """Return the state that a folder's running agent saved when it began to listen."""
     try:
         return dict(json.loads(Path(NodePaths(str(folder)).state).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:

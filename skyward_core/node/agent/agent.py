@@ -1,4 +1,4 @@
-"""Lifetime of the agent: recovery after an earlier agent, lease, machine shutdown, clean-up."""
+"""Lifetime of the agent: taking over from an earlier agent, lease, shutdown of the machine, clean-up."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ RECONNECT_TIMEOUT = 1.0
 
 
 async def recover_state(state: NodeState, slots: SlotDispatcher, lifecycle: CallLifecycle) -> None:
-    """Restore the state of the previous agent and reconnect its workers.
+    """Restore the previous agent's calls from its journal, and reconnect its workers.
 
-    Runs before clients can connect. The workers report the gang that they belong to; without this information a client
-    would form a new gang.
+    Runs before clients can connect. The workers report the gang that they belong to, because a client that finds no
+    gang
+    would form a new one.
     """
     orphans = worker_processes.find_orphaned_workers(state.config)
     for slot in slots.slots:
@@ -223,7 +224,7 @@ class Agent:
             self._preemption.on_remote_notice(node, left)
 
     def save_run(self, run: str, grace: float | None) -> float:
-        """Let the ranks of a cancelled run save their work. Return the seconds after which they are killed.
+        """Notify the ranks of a cancelled run to save their work. Return the seconds after which the ranks are killed.
 
         Args:
             run: The run.
@@ -245,9 +246,9 @@ class Agent:
     # -- limits of the machine ---------------------------------------------------------------------------
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Handle an exception that no other code has handled, such as a failed accept().
+        """Reject waiting clients or workers if accept() failed for lack of descriptors. Log other unhandled exceptions.
 
-        The event loop repeats a failed accept() every second.
+        The event loop retries accept() every second.
         """
         error, listener = context.get("exception"), context.get("socket")
         if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE) or listener is None:
@@ -262,7 +263,7 @@ class Agent:
             self._reject_clients(listener.fileno(), failure)
 
     def _reject_clients(self, listener: int, failure: str) -> None:
-        """Send the reason to clients that wait for their connection, and close the connection."""
+        """Accept all clients that wait for a connection, only to send them the failure."""
         waiting = socket.socket(fileno=listener)
         try:
             with suppress(BlockingIOError):
@@ -322,7 +323,7 @@ class Agent:
             self.machine_sampler().ensure_running()
 
     def is_in_use(self) -> bool:
-        """Check whether a client or a call uses this node. If so, renew the lease."""
+        """Return whether a client or a call uses this node. If so, renew the lease."""
         if self._state.registry.active or self._clients.is_in_use:
             self._state.lease.renew()
             return True
@@ -345,18 +346,18 @@ class Agent:
             self._clients.send_to_all(self._state.end_frame)
 
     async def halt(self, who: str) -> None:
-        """Stop the workers at the pool's end with a grace period. Continue to serve the workers' last output."""
+        """Stop the workers at the pool's end with a grace period. Continue to send their output to clients."""
         self._announce_end(who, "")
         self._state.is_closing = True
         self._lifecycle.release_all()
         await self._slots.close()
 
     def discard_results(self, runs: list[str], keep: float) -> None:
-        """Mark the results of some runs as discarded, and set the minimum retention of all other results.
+        """Mark the results of some runs as discarded, and set for how long all other results are retained.
 
         Args:
             runs: Runs whose results the client that tears the pool down does not need.
-            keep: Seconds to retain the other results.
+            keep: Minimum seconds for which the other results are retained.
         """
         self._discarded_runs.update(runs)
         self._min_retention = keep
@@ -398,7 +399,7 @@ class Agent:
         remove_or_retain(folder, max(state.config.keep_results, self._min_retention), logs)
 
     def _unsent_logs(self) -> dict[str, int]:
-        """Return the bytes of logs that no client has received, by run."""
+        """Return for each run the number of log bytes that no client has received."""
         sent = self._clients.sent_log_sizes()
         # The agent withholds the last bytes of each log, because they may be the beginning of a secret.
         held_back = self._state.redactor.reach * len(self._slots.slots)

@@ -1,4 +1,4 @@
-"""Shared state of an agent's parts, the node's lease and dead man's switch, and data of its network interface."""
+"""Shared state of an agent's parts, the lease, the scheduled shutdown, and data of the network interface."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def last_line(path: Path, start: int = 0) -> str:
 
 
 class Lease:
-    """Lease of a node: limits its idle time (no active call, no client that uses the pool) and its age.
+    """Lease of a node: limits its age, and its idle time (without an active call or a client that uses the pool).
 
     Uses the monotonic clock, so that changes of the system clock have no effect.
     """
@@ -58,7 +58,7 @@ class Lease:
         self._used = time.monotonic()
 
     def remaining(self, *, in_use: bool) -> float | None:
-        """Return the seconds until the node shuts itself down if nothing changes; None if there is no limit."""
+        """Return the seconds until the lease expires if the node's use does not change; None for an unlimited lease."""
         now = time.monotonic()
         seconds = None if in_use else self._used + self.idle_timeout - now
         if self.ttl is not None:
@@ -77,9 +77,9 @@ MAX_POSTPONE_INTERVAL = 60.0  # maximum seconds between two postponements of the
 
 
 class DeadmanSwitch:
-    """Scheduled shutdown of the machine, which the agent postpones again and again.
+    """Dead man's switch: a scheduled shutdown of the machine, which the running agent postpones repeatedly.
 
-    If the agent crashes, nothing postpones the shutdown, so the machine still shuts down.
+    If the agent crashes, nothing postpones the shutdown, and the machine shuts down.
 
     Args:
         minutes: Delay of the shutdown; 0 to never shut down.
@@ -90,7 +90,7 @@ class DeadmanSwitch:
         self._due = 0.0
 
     def postpone(self) -> None:
-        """Postpone the shutdown if the last postponement is old enough."""
+        """Postpone the machine's shutdown, unless the agent has postponed it recently."""
         now = time.monotonic()
         if self._minutes and now >= self._due:
             _schedule_shutdown(f"+{self._minutes}")
@@ -103,7 +103,7 @@ class DeadmanSwitch:
 
 
 def _schedule_shutdown(when: str) -> None:
-    """Schedule a shutdown of the machine as root. Ignore its failures, because the next attempt follows soon.
+    """Run the system's ``shutdown`` command as root. Ignore its failures, because the agent soon runs it again.
 
     Raises:
         OSError: If no process can be started.
@@ -123,7 +123,7 @@ SIOCGIFADDR = 0x8915  # Linux ioctl number: get the IPv4 address of a network in
 
 
 def network_info(address: str) -> Header:
-    """Return the name and the speed of the network interface that has an address."""
+    """Return the name and the speed in Gbit/s of the network interface to which an IP address belongs."""
     with suppress(OSError):
         name = next((name for name, one in _interface_addresses() if one == address), "")
         return {"interface": name, "gbps": _interface_gbps(name)}
@@ -220,7 +220,7 @@ class NodeState:
         return place | {"head_addr": config.address, "head_port": port, "peers": [peer]}
 
     def _own_devices(self, rank: int) -> list[str]:
-        """Return a rank's share of the GPUs; [] if the rank sees only its own GPUs, or need not share them."""
+        """Return the GPUs for a rank's tasks if all ranks of the node see the same GPUs; [] if they need not share."""
         config = self.config
         count, ranks = config.accelerators or 0, config.ranks_per_node
         if config.devices or count < 2 or ranks < 2:
@@ -233,7 +233,7 @@ class NodeState:
         return names[at * len(names) // ranks : (at + 1) * len(names) // ranks]
 
     def machine_share(self, rank: int) -> Header:
-        """Return a rank's share of the machine, for the set-up of the process that runs the rank's tasks."""
+        """Return a rank's share of the machine's processors and GPUs, for the process that runs the rank's tasks."""
         config, devices = self.config, self._own_devices(rank)
         here = sum(each.get("address") == config.address for each in self.gang.info.get("peers", ())) or 1
         share: Header = {"sharers": here * config.ranks_per_node}
@@ -265,7 +265,7 @@ class NodeState:
         self.gpus_known.set()
 
     def last_output(self, name: str, start: int = 0) -> str:
-        """Describe the last line of a spool file after offset ``start``. Earlier lines belong to another process."""
+        """Describe the last line that a worker printed into a log file. Its output begins at offset ``start``."""
         try:
             line = last_line(self.config.spool / name, start)
         except OSError as error:  # for example because the agent has no free descriptors

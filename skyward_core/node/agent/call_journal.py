@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentOutcome, ClientAck, ClientCall, LogSizes
 
     class JournalGiven(TypedDict):
-        """A call that a worker has received."""
+        """Journal entry of a call that a worker has received."""
 
         t: Literal["given"]
         slot: int
@@ -46,7 +46,7 @@ class Journal:
         self._compact_at = LEAST_JOURNAL_BYTES
 
     def write(self, data: bytes) -> None:
-        """Append a frame. Ignore a full disk, because writes to the spool report it."""
+        """Append a frame. Ignore a full disk, because the writers of log and result files report a full disk."""
         try:
             written = os.write(self._file, data)
         except OSError:
@@ -67,7 +67,7 @@ class Journal:
             self._compact_at = LEAST_JOURNAL_BYTES
 
     def compact(self) -> None:
-        """Atomically replace the file by one with only the needed frames."""
+        """Atomically replace the journal by one with only the frames of unacknowledged calls."""
         new = self._path.with_suffix(".new")
         file = -1
         try:
@@ -87,7 +87,7 @@ class Journal:
         self._file, self._size = file, os.fstat(file).st_size
 
     def read(self) -> list[tuple[JournalFrame, bytes]]:
-        """Return all complete frames, including those of earlier agents."""
+        """Return all complete frames of the journal, including those that earlier agents wrote."""
         return read_journal(self._path)
 
 

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from typing import TypedDict
 
     class ErrorFileContent(TypedDict):
-        """Content of an error file. (Defined only for type checkers, because creating it takes 1 ms.)"""
+        """Content of the file in which a worker saves its error. (Only for type checkers: creating it takes 1 ms.)"""
 
         message: str
         traceback: str
@@ -57,12 +57,12 @@ GANG_BROKE = "the gang broke before the call began"
 
 
 def read_error_file(path: str) -> ErrorFileContent | None:
-    """Read and delete the error file of a worker.
+    """Read and delete the file in which a worker saved its error.
 
-    User code writes error files, so the content may be invalid.
+    User code can write this file, so the content may be invalid.
 
     Returns:
-        None if the file is missing or invalid.
+        The content; None if the file is missing or invalid.
     """
     try:
         with open(path, "rb") as file:
@@ -87,10 +87,10 @@ ANNOUNCE_DELAY = 0.05  # seconds that a call runs before the agent announces its
 
 
 class SlowCalls:
-    """Calls that workers received recently, in order, with one timer for all of them.
+    """Calls that workers received recently, oldest first, with one timer for all of them.
 
     Args:
-        announce: Called with the rank and the call if the call still runs after ``ANNOUNCE_DELAY``.
+        announce: Called with the rank and the call if a call still runs after ``ANNOUNCE_DELAY`` seconds.
     """
 
     def __init__(self, announce: Callable[[int, Call], None]) -> None:
@@ -148,13 +148,13 @@ class CallLifecycle:
         self._slow = SlowCalls(self._announce_start)
 
     def warn_clients(self, message: str) -> None:
-        """Send a warning that does not affect any call to all clients."""
+        """Send all clients a warning that concerns no particular call."""
         self._clients.send_to_all({"t": "error", "message": message})
 
     # -- start of calls ----------------------------------------------------------------------------------
 
     def on_call_started(self, call: Call, text: str) -> None:
-        """Journal that a worker has received a call. ``text`` is the encoded header."""
+        """Record in the journal that a worker has received a call. ``text`` is the call's encoded header."""
         self._state.journal.write(call.given_frame(text))
         self._slow.add(call.rank, call)
 
@@ -178,7 +178,7 @@ class CallLifecycle:
     # -- values of generators ----------------------------------------------------------------------------
 
     def on_item(self, call: Call, header: frames.WorkerItem, body: bytes) -> None:
-        """Handle a value that a generator yielded."""
+        """Buffer a value that a call's generator yielded, and forward it to the call's client."""
         item: AnyHeader = header | {"rank": call.rank, "node": self._state.config.node}
         self.open_value_buffer(call)
         data = encode_frame(item, body)
@@ -192,7 +192,7 @@ class CallLifecycle:
             self.send_credit(call)
 
     def open_value_buffer(self, call: Call) -> None:
-        """Open the buffer for the values of a generator. It contains values that an earlier agent stored."""
+        """Open the buffer for the values of a generator, including values that an earlier agent stored."""
         if call.value_buffer is None and call.header.get("stream"):
             call.value_buffer = GeneratorBuffer(self._state.config.spool / f"{call.run}.{call.index}.yields")
 
@@ -215,7 +215,7 @@ class CallLifecycle:
             owner.send(call.outcome, call.result)
 
     def on_values_acked(self, call: Call, until: int) -> None:
-        """Handle the client's acknowledgement of all values below ``until``."""
+        """Delete all values below ``until``, which the client has acknowledged, and send further values."""
         if call.value_buffer is None:
             return
         call.value_buffer.acknowledge(until)
@@ -224,9 +224,9 @@ class CallLifecycle:
         self.send_credit(call)
 
     def send_credit(self, call: Call) -> None:
-        """Send the generator the number of acknowledged values, which lets it yield more.
+        """Send a generator the number of its acknowledged values, which allows it to yield more.
 
-        Without a client the agent buffers all values, so they count as acknowledged.
+        While no client is connected, the agent buffers all values, so they count as acknowledged.
         """
         if call.value_buffer is not None and call.outcome is None and call.worker is not None:
             until = call.value_buffer.next_number if call.owner is None else call.value_buffer.first
@@ -235,7 +235,7 @@ class CallLifecycle:
             )
 
     def on_want(self, call: Call, header: frames.WorkerWant) -> None:
-        """Handle a call's request for values of an argument that its client feeds."""
+        """Forward a worker's request for values of a streamed argument to the call's client."""
         call.wanted_values[header["arg"]] = header
         if call.owner is not None:
             call.owner.send(header)
@@ -298,7 +298,7 @@ class CallLifecycle:
         *,
         more: bool = False,
     ) -> None:
-        """Record and send the outcome of a call.
+        """Record the outcome of a call, and send it to the clients.
 
         Args:
             call: The call that ended.
@@ -335,19 +335,19 @@ class CallLifecycle:
         return self._state.config.node == 0 and call.may_restart_unattended and is_open and not call.has_client
 
     def release(self, call: Call) -> None:
-        """Publish a withheld outcome."""
+        """Send a withheld outcome to the clients."""
         if call.undecided is not None:
             self._publish(call, call.undecided)
 
     def release_all(self, run: str = "") -> None:
-        """Publish the withheld outcomes of a run ("" for all runs), because no further attempt follows."""
+        """Send the withheld outcomes of a run ("" for all runs) to the clients, because the run does not restart."""
         for call in list(self._registry.calls.values()):
             if run in ("", call.run):
                 call.is_final, call.is_superseded = True, False
                 self.release(call)
 
     def restore_outcome(self, call: Call, header: frames.AgentOutcome, body: bytes) -> None:
-        """Restore an outcome from the journal."""
+        """Restore a call's outcome from the journal of an earlier agent."""
         call.result = body
         if self.is_withheld(call):
             call.undecided = header
@@ -410,7 +410,7 @@ class CallLifecycle:
         self.finish(call, call.make_outcome(call.stopped_details()))
 
     def reject_stale(self, call: Call) -> None:
-        """Return a call for an outdated gang to the client, which forms a new gang and sends the call again."""
+        """Return a call for a gang that no longer exists to the client, which sends the call again to a new gang."""
         gang = self._state.gang
         if call.may_restart_unattended and not call.has_client:
             details: frames.EndDetails = {"kind": "collateral", "error": {"type": "Stopped", "message": GANG_BROKE}}
@@ -426,7 +426,7 @@ class CallLifecycle:
             call.owner.send({"t": "stale", "run": call.run, "i": call.index} | reason)
 
     def _worker_stopped_details(self, reason: str) -> frames.EndDetails:
-        """Return the error and kind of an outcome whose worker the agent stopped."""
+        """Return error and kind for the outcome of a call whose worker the agent stopped."""
         if self._state.is_closing and not self._state.end_frame:  # Only this agent ends, while the pool continues.
             if preempted := self._preempted_details(None):
                 return preempted
@@ -435,7 +435,7 @@ class CallLifecycle:
         return {"kind": "collateral", "error": {"type": "Stopped", "message": f"its worker was stopped: {reason}"}}
 
     def _preempted_details(self, process: Process | None) -> frames.EndDetails | None:
-        """Return the error and kind of an outcome that a preemption caused; None if there is no preemption.
+        """Return error and kind for the outcome of a call that a preemption ended; None without a preemption.
 
         Either this machine is preempted, or the run saves its work because another machine is preempted.
         """
@@ -451,9 +451,10 @@ class CallLifecycle:
     # -- delivery ----------------------------------------------------------------------------------------
 
     def claim(self, connection: Connection, call: Call, header: frames.ClientCall | frames.ClientClaim) -> None:
-        """Deliver the outcome of a call to a client that requests it over a new connection.
+        """Deliver a call's outcome to a client that requests it over a new connection.
 
-        While the client that dispatched the call is connected, it stays the owner. All other clients then get copies of
+        While the client that dispatched the call is connected, it remains the call's owner. All other clients get
+        copies of
         the outcomes of this attempt and of later attempts.
         """
         self.open_value_buffer(call)
@@ -505,7 +506,7 @@ class CallLifecycle:
         return [each for each in record.readers if each is not call.owner]
 
     def calls_awaiting_input(self) -> list[Call]:
-        """Return the calls that wait for input from a disconnected client."""
+        """Return the running calls whose disconnected client must send further values of a streamed argument."""
         return [call for call in self._registry.calls.values() if call.wanted_values and self.is_orphaned(call)]
 
     @staticmethod
@@ -513,11 +514,11 @@ class CallLifecycle:
         return call.owner is None and call.outcome is None
 
     def unfetched_sizes(self) -> dict[str, int]:
-        """Return the bytes of results that no connected client owns, by run. A result of None counts as 0 bytes."""
+        """Return for each run the bytes of results that no connected client owns. None as a result counts as 0."""
         return _result_sizes(call for call in self._registry.calls.values() if call.owner is None)
 
     def unconfirmed_sizes(self, abandoned: Container[str]) -> dict[str, int]:
-        """Return the bytes of results that no client has confirmed, by run, except for abandoned runs."""
+        """Return for each run the bytes of results that no client has confirmed. Omits runs with discarded results."""
         return _result_sizes(call for call in self._registry.calls.values() if call.run not in abandoned)
 
     def has_copies(self, connection: Connection, run: str) -> bool:
@@ -528,7 +529,7 @@ class CallLifecycle:
         )
 
     def acknowledge(self, calls: dict[str, list[int] | None]) -> None:
-        """Delete the results that a client has confirmed."""
+        """Delete the results that a client has confirmed to have received."""
         for run in [run for run, only in calls.items() if only is None]:
             record = self._registry.records.get(run)
             if record is not None and record.kind == "map" and not record.over:
@@ -544,7 +545,7 @@ class CallLifecycle:
 
 
 def _result_sizes(calls: Iterable[Call]) -> dict[str, int]:
-    """Return the bytes of the calls' results, by run."""
+    """Return for each run the size of its calls' results in bytes."""
     sizes: dict[str, int] = {}
     for call in calls:
         if call.outcome is not None and call.outcome.get("kind") in RESULT_KINDS:

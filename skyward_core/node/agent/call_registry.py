@@ -30,7 +30,7 @@ Key = tuple[str, int]
 
 
 def attempt_number(header: frames.ClientCall) -> int:
-    """Return the number of a call's attempt, from 1. Calls of runs without restarts do not contain it."""
+    """Return the number of a call's attempt, from 1. The header omits the number if the run never restarts."""
     attempt = header.get("attempt")
     return 1 if attempt is None else attempt["number"]
 
@@ -97,7 +97,7 @@ class Call:
 
     @property
     def end(self) -> frames.AgentOutcome | None:
-        """The outcome, even if it is withheld."""
+        """The call's outcome, even if the head withholds it; None while the call is active."""
         return self.outcome or self.undecided
 
     @property
@@ -110,13 +110,13 @@ class Call:
         self.timers.clear()
 
     def given_frame(self, text: str = "") -> bytes:
-        """Return the journal frame for a call that a worker receives. ``text`` is the encoded header, if available."""
+        """Return the journal entry for a call that a worker has received. ``text`` is the encoded header, or ""."""
         fields = {"t": "given", "slot": self.slot, "rank": self.rank, "log": self.log_start}
         body = self.body if self.may_restart_unattended else b""
         return encode_frame_text(f'{encode_json(fields)[:-1]},"call":{text or encode_json(self.header)}}}', body)
 
     def make_outcome(self, ended: frames.EndDetails) -> frames.WorkerOutcome:
-        """Return the outcome of a call for which the worker sent none."""
+        """Return an outcome for a call whose worker sent none."""
         header: AnyHeader = {
             "t": "outcome", "run": self.run, "i": self.index, "seconds": 0.0, "summary": None, "size": 0,
         } | ended  # fmt: skip
@@ -124,7 +124,7 @@ class Call:
         return outcome
 
     def stopped_details(self) -> frames.EndDetails:
-        """Return the error and kind of an outcome whose call the agent stopped."""
+        """Return error and kind for the outcome of a call that the agent stopped."""
         if self.stop_reason == "timeout":
             message = f"ran longer than its timeout of {self.timeout:g} s and was stopped"
             return {"kind": "exited", "error": {"type": "TimeoutError", "message": message}}
@@ -139,7 +139,7 @@ class Call:
 
 
 class RunRecord:
-    """Summary of a run for clients that connect later: headers only, no values."""
+    """Summary of a run for clients that connect later. Contains the headers of outcomes, but no results."""
 
     def __init__(self, run: str, function: str, kind: str, total: int) -> None:
         self.run = run
@@ -176,19 +176,19 @@ class RunRecord:
         self.readers: dict[Connection, None] = {}
 
     def begin_attempt(self, number: int, total: int) -> None:
-        """Forget the earlier attempts. ``total``: number of calls of this attempt."""
+        """Clear the record of earlier attempts. ``total``: number of calls of the new attempt."""
         self.attempt, self.total = number, total
         self.outcomes, self.began, self.items = {}, {}, {}
         self.lost, self.last_end = {}, None
 
     @property
     def is_unattended(self) -> bool:
-        """Whether agents started the latest attempt without a client."""
+        """Whether an agent, not a client, started the latest attempt."""
         return self.attempt_keys is not None and self.attempt_keys.get("unattended", False)
 
     @property
     def retained_for_job(self) -> str:
-        """Job whose next step has reserved the node; "" if there is none."""
+        """Id of the job for whose next step this node is reserved; "" if there is none."""
         went_well = all(each["kind"] == "returned" for each in self.outcomes.values())
         late = self.active or not self.outcomes or time.monotonic() - self.ended_at > NEXT_STEP_GRACE
         return self.job if self.more and not self.has_next_step and went_well and not late else ""
@@ -264,13 +264,16 @@ class CallRegistry:
         return first
 
     def log_start(self, call: Call, ends: dict[str, int]) -> dict[str, int]:
-        """Return where a call's logs begin: at ``ends``, or if the run may restart, where its first attempt began."""
+        """Return the file offsets at which a call's logs begin.
+
+        These are ``ends``, or if the run may restart, the offsets at which its first attempt began.
+        """
         if call.may_restart_unattended and (record := self.records.get(call.run)) is not None:
             return record.log_starts.setdefault(call.rank, ends)
         return ends
 
     def cancel(self, run: str) -> None:
-        """Remember that a run is cancelled. Further calls of the run may already be on their way."""
+        """Record that a run is cancelled, because further calls of the run may arrive later."""
         self._cancelled[run] = None
         if len(self._cancelled) > MAX_RECORDS:
             del self._cancelled[next(iter(self._cancelled))]
@@ -299,7 +302,7 @@ class CallRegistry:
                 record.outcomes[call.index] = outcome if record.kind != "sweep" else _shorten_outcome(outcome)
 
     def withdraw_outcome(self, call: Call) -> None:
-        """Withhold an outcome that was recorded and sent to a client."""
+        """Mark a recorded outcome as withheld, although a client may have received it."""
         call.undecided, call.outcome = call.outcome, None
         self.active += 1
         if (record := self.records.get(call.run)) is not None:
@@ -310,7 +313,7 @@ class CallRegistry:
         return list(self._by_run.get(run, {}).values())
 
     def unacknowledged(self) -> Iterator[bytes]:
-        """Return the frames that a new journal begins with: the start and end of each unacknowledged call."""
+        """Return the frames for a new journal: the start and the outcome of each unacknowledged call."""
         for call in self.calls.values():
             if call.started_at is not None:
                 yield call.given_frame()
@@ -355,7 +358,7 @@ class CallRegistry:
 
 
 def _shorten_outcome(outcome: frames.AgentOutcome) -> frames.AgentOutcome:
-    """Return an outcome without long fields. A sweep may have thousands of outcomes in one welcome frame."""
+    """Return an outcome without its long fields, because a welcome frame may contain thousands of outcomes."""
     short = outcome.copy()
     summary = short.get("summary")
     if summary and summary.get("size", 0) > MAX_SHORT_TEXT:

@@ -1,4 +1,4 @@
-"""Handlers of the requests of clients: calls, outcomes, files, leases, stops."""
+"""Handlers of clients' requests: calls, outcomes, files, leases, stops."""
 
 from __future__ import annotations
 
@@ -128,7 +128,10 @@ class ClientRequests:
             asyncio.get_running_loop().call_later(FEEDER_TIMEOUT, self._stop_unfed_call, call)
 
     def _stop_unfed_call(self, call: Call) -> None:
-        """Stop a call if its client does not reconnect to feed an argument, because waiting machines cost money."""
+        """Stop a call whose disconnected client does not return to send values of a streamed argument.
+
+        The waiting machines would cost money.
+        """
         disconnected = asyncio.get_running_loop().time() - call.owner_lost_at
         if self._lifecycle.is_orphaned(call) and disconnected >= FEEDER_TIMEOUT:
             reason = f"the client that feeds its argument has been disconnected for {FEEDER_TIMEOUT} s"
@@ -248,7 +251,8 @@ class ClientRequests:
     def _claim_run(self, connection: Connection, header: frames.ClientClaim, body: bytes) -> None:
         """Deliver the outcomes of a run to a client that did not dispatch it.
 
-        A client that decides about restarts also gets one of the calls, because it lacks function and arguments.
+        A client that decides about restarts also gets one of the calls, because it needs the run's function and
+        arguments.
         """
         calls = self._registry.calls_of_run(header["run"])
         if "id" in header:
@@ -261,7 +265,7 @@ class ClientRequests:
             self._lifecycle.claim(connection, call, header)
 
     def _ack(self, connection: Connection, header: frames.ClientAck, body: bytes) -> None:
-        """Handle an acknowledgement. ``calls`` maps runs to call indices, or to null for the whole run."""
+        """Delete the results that a client acknowledges. ``calls`` maps runs to call indices, or to null for all."""
         calls = header["calls"].items()
         owned = {run: only for run, only in calls if not self._lifecycle.has_copies(connection, run)}
         self._lifecycle.acknowledge(owned)

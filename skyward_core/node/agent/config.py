@@ -118,16 +118,16 @@ class AgentConfig:
 
     @property
     def base_grace(self) -> float:
-        """Seconds between SIGTERM and SIGKILL for processes without a SIGTERM handler of user code."""
+        """Seconds between SIGTERM and SIGKILL for processes whose user code has no SIGTERM handler."""
         return GRACE if self.grace is None else self.grace
 
     def with_gpus(self, models: Sequence[str]) -> AgentConfig:
-        """Return a copy for a node with these GPU models."""
+        """Return a copy of the config with the models of the node's GPUs."""
         return self.replace(accelerators=len(models), accelerator=", ".join(dict.fromkeys(filter(None, models))))
 
     @property
     def may_have_gpus(self) -> bool:
-        """Whether an NVIDIA driver may be present. Avoids starting a process that queries the driver."""
+        """Whether this machine may have an NVIDIA driver. If not, the agent does not start a process to query it."""
         folders = filter(None, (os.environ | self.env).get("LD_LIBRARY_PATH", "").split(":"))
         return any(map(os.path.exists, [*NVIDIA_DEVICES, *(f"{folder}/{NVML_LIBRARY}" for folder in folders)]))
 

@@ -1,4 +1,4 @@
-"""Connected clients and their log cursors."""
+"""Registry of the clients that are connected to the agent, and of the log bytes that each of them received."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class ClientRegistry:
     def send_to_watchers(
         self, header: Mapping[str, Any], skip: Connection | None = None, *, soon: bool = False
     ) -> None:
-        """Send a frame to all watching clients. With ``soon``, it may be batched with later frames."""
+        """Send a frame to all clients that watch the pool. With ``soon``, it may be batched with later frames."""
         watching = [each for each, client in self._open.items() if client.watches and each is not skip]
         data = encode_frame(header) if watching else b""
         for connection in watching:
@@ -88,13 +88,13 @@ class ClientRegistry:
                 client.tail.flush(ends)
 
     def wake_tails(self) -> None:
-        """Let each client's log tail read the logs immediately."""
+        """Make each client's log tail read the log files immediately."""
         for client in self._open.values():
             if client.tail is not None:
                 client.tail.wake()
 
     def sent_log_sizes(self) -> dict[str, int]:
-        """Return the bytes of each log file that at least one client has received."""
+        """Return for each log file the number of bytes that at least one client has received."""
         for client in self._open.values():
             self._note_sent(client)
         return self._sent
@@ -106,10 +106,10 @@ class ClientRegistry:
     # -- end of connections ------------------------------------------------------------------------------
 
     async def drop_unresponsive(self) -> None:
-        """Disconnect clients that have stopped sending. A client that was only suspended reconnects.
+        """Disconnect clients that have stopped sending. If a client was only suspended, it reconnects.
 
         An SSH server does not notice that a client's machine died, and would hold the connection open for hours.
-        Counts checks instead of seconds, because the agent itself may have been suspended.
+        Silence is counted in checks, not in seconds, because the agent itself may have been suspended.
         """
         while True:
             await asyncio.sleep(LIVENESS_POLL)

@@ -37,10 +37,10 @@ FAILURE_KINDS = ("raised", "exited", "lost")
 
 
 class FailFast:
-    """Fail-fast of one agent, and the listener for other agents.
+    """Fail-fast of one agent: notifies the gang's other agents of failed ranks, and listens for their notifications.
 
     Attributes:
-        peers: Addresses of the gang's nodes, and the key of their messages. None disables fail-fast.
+        peers: Addresses of the gang's nodes, and the key that signs their messages. None disables fail-fast.
         answer: Answers all requests of the gang's agents that this class does not handle itself.
         heartbeats: Heartbeats between the agents, which use the same listener. None if no run of the gang may restart.
         on_notice: Called with the index of a node that will be preempted, and the seconds until the preemption.
@@ -62,7 +62,7 @@ class FailFast:
         self._opening: asyncio.Task[None] | None = None
 
     def get_port(self) -> int:
-        """Return the port for the other agents of the gang; 0 if this node cannot listen."""
+        """Return the port at which this agent listens for the gang's other agents; 0 if it cannot listen."""
         if self._listener is None:
             address = self._state.config.address
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -102,7 +102,7 @@ class FailFast:
     # -- failures on this node ---------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Notify the peers of failed runs whose client is disconnected. Start or stop heartbeats."""
+        """Notify the gang's other agents of failed runs whose client is disconnected. Start or stop heartbeats."""
         if self.heartbeats is not None:
             self.heartbeats.check()
         gang, peers, here = self._state.gang, self.peers, self._state.config.node
@@ -117,7 +117,7 @@ class FailFast:
                     self._notifications[record.run] = asyncio.create_task(self._notify_peers(record.run, remaining))
 
     def _is_abandoned(self, run: str, ended_at: float) -> bool:
-        """Check whether a rank of the run failed here and its client has been disconnected for a while."""
+        """Check whether a rank of the run failed on this node, and the run's client is disconnected for a while."""
         now = asyncio.get_running_loop().time()
         return any(
             call.is_gang_call
@@ -280,7 +280,7 @@ class FailFast:
 
 
 def _load(body: bytes) -> Any:
-    """Return the JSON value of a body; None if it is invalid."""
+    """Return the JSON value of a frame's body; None if the JSON is invalid."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):

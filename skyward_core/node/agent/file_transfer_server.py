@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     )
 
     class HelperPeers(ClientPeers):
-        """A client's request, completed by the agent with the folders and the address."""
+        """A client's request to start the server, to which the agent has added the folders and its address."""
 
         blobs: str
         spool: str
@@ -292,7 +292,7 @@ class IncomingBlob:
         self._changed = threading.Condition()
 
     def receive_from(self, connection: TlsConnection) -> None:
-        """Receive all bytes of the blob from a connection."""
+        """Receive all bytes of the blob from a connection, and write them to the partial file."""
         for piece in connection.read_chunks(self.size):
             self.hash.update(piece)
             rest = piece
@@ -333,13 +333,13 @@ NICENESS = 10  # niceness of threads that copy output files, relative to the age
 
 
 def _lower_priority() -> None:
-    """Let training precede this thread, which copies a checkpoint, on machines with few processors."""
+    """Lower this thread's priority, so that copying a checkpoint does not slow down training on a few processors."""
     if sys.platform == "linux":  # On other systems, niceness would apply to the whole process.
         os.nice(NICENESS)
 
 
 def main(descriptor: int) -> None:
-    """Serve the agent's requests over an inherited socket until the agent closes it."""
+    """Run the file server process: serve the agent's requests over an inherited socket until the agent closes it."""
     agent = socket.socket(fileno=descriptor)
     lock = threading.Lock()
     peers: FileTransferServer | None = None

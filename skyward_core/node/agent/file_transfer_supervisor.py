@@ -25,7 +25,7 @@ _CODE = (
 
 
 class PeerTransfers:
-    """Direct file transfers, with one server process per client because each client has its own certificates."""
+    """File server processes of the agent, one for each client because each client has its own certificates."""
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
@@ -37,7 +37,7 @@ class PeerTransfers:
             helper.close()
 
     async def answer(self, connection: Connection, header: ClientPeers | ClientPull) -> None:
-        """Handle and answer a "peers" or "pull" request."""
+        """Answer a client's request to start its server ("peers"), or to fetch a blob from another node ("pull")."""
         fields: Header
         try:
             if header["t"] == "peers":
@@ -93,7 +93,7 @@ class _PeerProcess:
         return self
 
     async def request(self, header: ClientPull | Header) -> Header:
-        """Forward a request and wait for the answer.
+        """Forward a client's request to the process, and wait for its answer.
 
         Raises:
             OSError: If the process ends before it answers.
@@ -122,7 +122,7 @@ class _PeerProcess:
 
 
 def _spawn_peer_process() -> socket.socket:
-    """Start the process and return our end of a socket pair to it."""
+    """Start the process, and return this agent's end of the socket pair that connects them."""
     ours, theirs = socket.socketpair()
     with theirs:
         command = [sys.executable, "-I", "-S", "-c", _CODE, str(theirs.fileno())]

@@ -28,7 +28,7 @@ Handler = Callable[[Connection, AnyHeader, bytes], Coroutine[Any, Any, None] | N
 
 
 class GangRequests:
-    """Handlers of gang requests of one agent."""
+    """Handlers of clients' requests about one agent's gang."""
 
     def __init__(self, state: NodeState, slots: SlotDispatcher, clients: ClientRegistry, fail_fast: FailFast) -> None:
         self._state = state
@@ -64,9 +64,9 @@ class GangRequests:
         self.queue.on_client_gone(connection)
 
     def reenter_contexts(self) -> None:
-        """Enter the plugins' node contexts again if they have ended or failed, but only for standalone ranks.
+        """If the ranks are standalone, enter the plugins' node contexts again after these have ended or failed.
 
-        A gang of standalone ranks needs no coordination with other nodes for the new epoch.
+        The new epoch of standalone ranks concerns only this node, so no client has to coordinate it.
         """
         gang = self._state.gang
         if gang.is_standalone and gang.has_app_hooks and self._slots.plugin_contexts.process is None:
@@ -75,12 +75,12 @@ class GangRequests:
             self._slots.plugin_contexts.ensure_entered()
 
     def _reserve_rendezvous(self, connection: Connection, header: frames.ClientForm, body: bytes) -> None:
-        """Reserve ports for the rendezvous of a gang on the gang's first node."""
+        """Answer a client's request to reserve rendezvous ports on this node, which is the gang's first one."""
         port, address = self.reserve_rendezvous(), self._state.config.address
         connection.send({"t": "formed", "id": header.get("id"), "head_addr": address, "head_port": port})
 
     def reserve_rendezvous(self) -> int:
-        """Reserve ports for a rendezvous on this node. Return the first one."""
+        """Reserve consecutive ports for a rendezvous on this node. Return the first port."""
         if self._port is not None:
             self._port.close()
         self._port = ReservedPorts(self._state.config.address, 1 + EXTRA_PORTS)
@@ -101,7 +101,7 @@ class GangRequests:
         return epoch
 
     def _reserve_rank_ports(self, connection: Connection, header: frames.ClientPorts, body: bytes) -> None:
-        """Reserve a port for each rank of this node until the next epoch. Also send the number of GPUs."""
+        """Answer a client's request to reserve a port for each rank of this node. Also send the number of GPUs."""
         if self._defer_until_gpus_known(self._reserve_rank_ports, connection, header, body):
             return
         config = self._state.config
@@ -144,7 +144,7 @@ class GangRequests:
         connection.send({"t": "known", "id": header["id"]} | fields, gang.plugins)
 
     def _on_new_gang(self, connection: Connection, header: frames.ClientGang, body: bytes) -> None:
-        """Handle a new epoch that a client has formed."""
+        """Store a gang that a client has formed, and set up this node's ranks for it."""
         if self._defer_until_gpus_known(self._on_new_gang, connection, header, body):
             return
         state = self._state
@@ -155,7 +155,7 @@ class GangRequests:
             self.set_up(Gang.from_header(header, body), header.get("line"), fresh=fresh)
 
     def set_up(self, gang: Gang, peers: frames.GangPeers | None, *, fresh: bool = False) -> None:
-        """Set up the ranks of this node for a new gang. ``fresh``: all ranks get new processes."""
+        """Set up the ranks of this node for a new gang. ``fresh``: whether all ranks get new processes."""
         state = self._state
         gang.renewed_epoch = gang.epoch if fresh else state.gang.renewed_epoch
         state.learn_gang(gang)
@@ -169,7 +169,7 @@ class GangRequests:
         self._slots.pump()
 
     def _send_run_counts(self, connection: Connection, header: frames.ClientWhere, body: bytes) -> None:
-        """Send the number of calls of each gang run, with which a client can repair a run that started incompletely."""
+        """Send the number of calls of each gang run on this node, with which a client can repair incomplete runs."""
         runs = {
             record.run: {
                 "calls": record.active + len(record.outcomes),
@@ -182,7 +182,7 @@ class GangRequests:
         connection.send({"t": "known", "id": header["id"], "runs": runs})
 
     def _send_silences(self, connection: Connection, header: frames.ClientHeartbeats, body: bytes) -> None:
-        """Send the seconds since the last sign of life of the watched nodes."""
+        """Send for each watched node the seconds since its last sign of life."""
         heartbeats = self._fail_fast.heartbeats
         silences = {} if heartbeats is None else {str(node): each for node, each in heartbeats.silences().items()}
         answer = {"t": "known", "id": header["id"], "epoch": self._state.gang.epoch, "silences": silences}
@@ -225,7 +225,7 @@ class RunQueue:
 
     @property
     def waiting(self) -> list[frames.QueuedRunKeys]:
-        """Queued runs in order."""
+        """Queued runs, in the order in which they get nodes."""
         return [each.info for each in self._entries]
 
     def add(self, owner: Connection, header: frames.ClientEnqueue) -> None:
@@ -281,7 +281,7 @@ class GangLock:
         self._is_held_by_agent = False
 
     def try_hold(self) -> bool:
-        """Hold the lock for the agent itself. If a client holds it, request it from this client and return False."""
+        """Acquire the lock for the agent itself. If a client holds it, ask the client to release it; return False."""
         if self._queue:
             self._queue[0].send({"t": "wanted"})
             return False
@@ -307,7 +307,10 @@ class GangLock:
         waiting.send({"t": "held", "by": self._queue[0].peer_name})
 
     def release(self, connection: Connection, header: frames.ClientUnlock) -> None:
-        """Release the lock. The request states whether an incomplete run of an earlier holder could not be repaired."""
+        """Release a client's lock.
+
+        The request states whether a run that an earlier holder dispatched incompletely could not be repaired.
+        """
         if self._queue and self._queue[0] is connection:
             self._queue.popleft()
             self._unclean |= header.get("unclean", False)

@@ -1,4 +1,4 @@
-"""State of the gang on one node: the gang itself, the number of its epoch, and reserved rendezvous ports.
+"""State of the gang on one node: the gang, the file with its epoch number, and reserved rendezvous ports.
 
 An epoch is the lifetime of one gang. Each new gang of the pool gets a higher number.
 """
@@ -85,7 +85,7 @@ class Gang:
         return fields | {"spent": True} if self.spent_reason and not self.broken_reason else fields
 
     def rank_info(self, config: AgentConfig, rank: int) -> Header:
-        """Return the :class:`InstanceInfo` of a rank of this node as JSON. Before the first epoch it has no peers."""
+        """Return the :class:`InstanceInfo` of a rank of this node as JSON. Before the first epoch, it has no peers."""
         world = {"total_nodes": config.nodes, "world_size": config.nodes * config.ranks_per_node}
         unknown: Header = {"head_addr": "", "head_port": 0, "peers": []}
         gpus = config.accelerators or 0
@@ -109,7 +109,7 @@ class Gang:
 
 
 def sign_body(key: str, kind: str, epoch: int, body: bytes) -> str:
-    """Return a signature of a frame's kind, epoch and body, made with the key of the epoch."""
+    """Return a signature of a frame's kind, epoch and body, made with the secret key of the gang."""
     return _hash(key, f"{kind} {epoch} ".encode() + body)
 
 
@@ -146,7 +146,7 @@ class EpochFile:
         self.latest = int(os.pread(self._file, 20, 0) or b"0")
 
     def save(self, epoch: int) -> None:
-        """Save the number of an epoch. Ignore a full disk, because writes to the spool report it."""
+        """Save the number of an epoch. Ignore a full disk, because the writers of log and result files report it."""
         if epoch <= self.latest:
             return
         self.latest = epoch

@@ -67,7 +67,7 @@ class GeneratorBuffer:
         return True
 
     def read(self, number: int) -> bytes:
-        """Return the frame of a value; empty if the disk was full."""
+        """Return the encoded frame of a value; empty if the disk was too full to store it."""
         place = self._dropped + number - self.first
         at = self._ends[place - 1] if place > self._dropped else self._base
         size = self._ends[place] - at
@@ -108,7 +108,7 @@ class GeneratorBuffer:
         return self._ends[-1] if len(self._ends) > self._dropped else self._base
 
     def _compact(self) -> None:
-        """Atomically replace the file by one with only the unacknowledged values."""
+        """Atomically replace the buffer's file by one with only the unacknowledged values."""
         rest = os.pread(self._file, self._end - self._base, self._base)
         new = self._path.with_suffix(".new")
         try:

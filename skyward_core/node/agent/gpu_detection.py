@@ -57,7 +57,12 @@ def resolve_ranks_per_gpu(config: AgentConfig) -> AgentConfig:
 
 
 def start_gpu_query(config: AgentConfig, then: Callable[[Devices, str], None]) -> None:
-    """Query the devices in the background. Call ``then`` with the devices and the failure reason ("" on success)."""
+    """Query the GPUs of this node in the background.
+
+    Args:
+        config: Configuration of the agent.
+        then: Called with the GPUs, and with the reason if the query failed ("" on success).
+    """
     loop = asyncio.get_running_loop()
     try:
         child = _spawn_query(config, subprocess.DEVNULL)
@@ -100,7 +105,7 @@ def _spawn_query(config: AgentConfig, errors: int) -> subprocess.Popen[bytes]:
 
 
 def _parse_devices(output: bytes) -> Devices | None:
-    """Parse the output of the child. Only the last line counts: start-up files of the interpreter may print more."""
+    """Parse the output of the query process. Only the last line counts: Python's start-up files may print, too."""
     try:
         return [(str(name), str(model)) for name, model in json.loads(output.splitlines()[-1])]
     except (ValueError, TypeError, IndexError):

@@ -33,7 +33,7 @@ FOLLOWED = (OUT, ERR, MARKS, METRICS)
 
 
 class LogTail:
-    """Tail of all files that ranks write into a spool, for one connection: output, order marks, and metrics.
+    """Sender of all files that ranks write into a spool to one client: output, marks of its order, and metrics.
 
     Args:
         spool: Folder of the files.
@@ -41,7 +41,7 @@ class LogTail:
         cursors: Number of bytes of each file that the client already has.
         busy: Returns whether any calls run.
         redactor: Redacts secrets.
-        mark: Writes an order mark for all output so far.
+        mark: Writes a mark, which records the order of standard output and standard error, for all output so far.
         most: Returns the size up to which a file may be sent.
     """
 
@@ -72,7 +72,7 @@ class LogTail:
         self._unchanged_polls = 0  # number of consecutive polls that found no change and sent nothing
 
     async def run(self) -> None:
-        """Send new output until cancelled."""
+        """Send new output to the client until this coroutine is cancelled."""
         loop, scanned_at = asyncio.get_running_loop(), 0.0
         last_output_at = loop.time()
         try:
@@ -103,9 +103,11 @@ class LogTail:
             self._groups.clear()
 
     def _is_unchanged(self) -> bool:
-        """Check whether the files are unchanged, without reading them: a tenth of the time of a complete poll.
+        """Check whether the files are unchanged, without reading them, in a tenth of the time of a complete poll.
 
-        A change in the same tick of the file system's clock is not visible, so they must be unchanged twice in a row.
+        The file system's clock has coarse ticks that hide a second change in the same tick. So the files count as
+        unchanged
+        only after two equal polls in a row.
         """
         state = [os.stat(self._spool).st_mtime_ns, *(os.fstat(opened).st_size for opened in self._files.values())]
         self._unchanged_polls = self._unchanged_polls + 1 if state == self._state else 0
@@ -129,7 +131,7 @@ class LogTail:
                 limit -= sent
 
     async def finish(self) -> dict[str, int]:
-        """Send all remaining output. Return the final size of each file."""
+        """Send all remaining output to the client. Return the final size of each file in bytes."""
         self._open_new_files()
         self._mark()
         for group in self._groups.values():
@@ -168,7 +170,7 @@ class LogTail:
         self._groups.setdefault(stem, _LogGroup(stem))
 
     def _send_group(self, group: _LogGroup, *, whole: bool = False) -> int:
-        """Send a part of a worker's output and return its size.
+        """Send a part of a worker's output and return its size in bytes.
 
         Sends marks first and advances both streams together, so that the client can merge them with a small buffer.
         """
@@ -206,7 +208,7 @@ class LogTail:
         return len(data)
 
     def _read_redacted(self, name: str, limit: int, at: int, whole: bool) -> bytes:
-        """Read and redact the next bytes. Unless ``whole``, withhold an end that may be the beginning of a secret."""
+        """Read and redact the next bytes of a file. Unless ``whole``, omit an end that may be the start of a secret."""
         if not self._redactor:
             return os.pread(self._files[name], limit, at)
         fresh = os.pread(self._files[name], limit + self._redactor.reach, at)
@@ -229,14 +231,14 @@ class LogTail:
 
 
 class _LogGroup:
-    """Log files of one worker slot, and the sent marks whose output has not been sent yet."""
+    """Log files of one worker slot, and those sent marks whose output is still unsent."""
 
     def __init__(self, stem: str) -> None:
         self.out, self.err, self.marks, self.metrics = (stem + ending for ending in FOLLOWED)
         self._ahead: deque[tuple[int, int]] = deque()
 
     def add_marks(self, marks: bytes) -> None:
-        """Remember marks that were sent."""
+        """Store marks that were sent to the client."""
         self._ahead.extend((mark.out, mark.err) for mark in decode_marks(marks))
 
     def send_limits(self, out: int, err: int) -> tuple[int, int]:
@@ -269,7 +271,7 @@ class LogLimit:
         self.start_run(0)
 
     def start_run(self, start: int) -> None:
-        """Count the limit from the offset where another run begins."""
+        """Start counting a new run's output at the file offset where the run begins."""
         self.max_size = start + self._limit if self._limit else NO_LIMIT
         self._is_cut = False  # whether the file has been truncated and ends with the message about the limit
 
@@ -337,7 +339,7 @@ class RankLogs:
         self.limits = {each: LogLimit(f"{self._spool}/{each}", config.log_limit) for each in self.names}
 
     def open(self) -> None:
-        """Open the files. Later calls begin after existing output, which belongs to an earlier agent."""
+        """Open the files. Later calls begin after the existing output, which belongs to an earlier agent."""
         if not self._files:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             self._files = {name: os.open(f"{self._spool}/{name}", flags, 0o600) for name in self.names}
@@ -374,14 +376,14 @@ class RankLogs:
         return {name: [call.log_start.get(name, 0), end] for name, end in self.ends.items()}
 
     def _is_unchanged(self) -> bool:
-        """Check for the usual case: nothing was printed since the last call's end, and all earlier output is marked."""
+        """Check for the usual case: a call has printed nothing, and all earlier output is marked."""
         if self._marker is None:
             return False
         ends = self._sizes()
         return ends == self.ends and (*ends.values(),) == (self._marker.out, self._marker.err)
 
     def truncate(self) -> None:
-        """Truncate files that exceed their limit, and warn the clients."""
+        """Truncate log files that exceed their size limit, and warn the clients."""
         for name, size in self._sizes().items():
             with suppress(OSError):  # If the process has no free descriptors, the next size check retries.
                 if self.limits[name].enforce(size):
@@ -402,7 +404,7 @@ class RankLogs:
         return sizes
 
     def _restore(self, name: str, opened: int, size: int) -> int:
-        """Restore the size of a log that a rank truncated, append its new output, and note the loss."""
+        """Restore the size of a log that a rank truncated, append its new output, and record the lost bytes."""
         with suppress(OSError):
             # Code that writes logs reports a full disk. If the process has no free descriptors, the next size check
             # retries.
@@ -414,7 +416,7 @@ class RankLogs:
         return os.fstat(opened).st_size
 
     def write_mark(self, ended: Call | None = None) -> None:
-        """Attribute new output to a run if only one run has calls in this slot. The call that just ``ended`` counts."""
+        """Mark new output with its run if calls of only one run are active in this slot, or ``ended`` just now."""
         if self._marker is not None:
             self._sizes()  # called to restore truncated files before the mark is written
             runs = {call.run for call in (*self._running.values(), *filter(None, (ended,)))}

@@ -43,12 +43,12 @@ class SamplerProcess:
         self._request_counts: dict[Connection, int] = {}  # number of a client's requests for samples that are active
 
     def ensure_running(self) -> None:
-        """Start sampling if it is not running."""
+        """Start the sampler process unless it is running."""
         if self._child is None and self._timer is None and not self._is_stopped:
             self._start()
 
     def stop(self) -> None:
-        """Stop sampling."""
+        """Stop the sampler process."""
         self._is_stopped = True
         self._terminate()
 
@@ -107,7 +107,7 @@ class SamplerProcess:
             self._timer = asyncio.get_running_loop().call_later(pause, self._start)
 
     def _total_bytes(self) -> int:
-        """Return the number of bytes ever written."""
+        """Return the number of bytes that all sampler processes of this node have written, including deleted files."""
         found = sample_files(self._folder)
         if not found:
             return 0
@@ -119,11 +119,12 @@ class SamplerProcess:
     # -- streaming ---------------------------------------------------------------------------------------
 
     async def stream(self, connection: Connection, at: int) -> None:
-        """Send all samples from an offset on. Send new samples as long as the connection is open.
+        """Send a client all samples from an offset on, then new samples as long as the connection is open.
 
         Args:
             connection: Connection of the client.
-            at: Offset in bytes. An offset beyond the end was meant for another folder, so all samples are sent.
+            at: Offset in bytes. If it exceeds the bytes ever written, it is from another folder, so all samples are
+                sent.
         """
         self.ensure_running()
         request = self._request_counts[connection] = self._request_counts.get(connection, 0) + 1
@@ -147,7 +148,7 @@ class SamplerProcess:
                 self._request_counts.pop(connection, None)
 
     def _read_lines(self, at: int) -> tuple[int, bytes]:
-        """Return the next complete lines from an offset on, and their offset. It is later if old files were deleted."""
+        """Return the next complete lines, and their offset, which exceeds ``at`` if older files were deleted."""
         for start, name in sample_files(self._folder):
             try:
                 with open(f"{self._folder}/{name}", "rb") as file:

@@ -1,4 +1,4 @@
-"""Files that clients ask for or replace: output files that ranks wrote, restored checkpoints, and source files.
+"""Files of a node that clients fetch or replace: ranks' output files, restored checkpoints, and source files.
 
 Also removes bytecode that was compiled from older source files.
 """
@@ -35,7 +35,7 @@ PIECE = 1 << 19  # bytes per read
 
 
 def file_version(found: os.stat_result) -> str:
-    """Return a string that changes when the file does."""
+    """Return a string that changes whenever the file changes."""
     return f"{found.st_size:x}.{found.st_mtime_ns:x}.{found.st_ino:x}"
 
 
@@ -143,14 +143,14 @@ class UnknownRun(OSError):
 
 
 class OutputFileHandler:
-    """Handlers of requests for written files. Disk access runs in threads, because disks may be slow or remote."""
+    """Handlers of clients' requests for files that ranks wrote. Disks may be slow or remote, so threads access them."""
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
         self._restoring = asyncio.Lock()  # lock for reading and changing the list of restored files
 
     async def list_files(self, connection: Connection, header: frames.ClientWritten) -> None:
-        """Answer with the matching files."""
+        """Answer a client with the list of files that ranks wrote and that match its patterns."""
         answer: dict[str, Any]
         try:
             since, until = self._time_range(header)
@@ -178,7 +178,7 @@ class OutputFileHandler:
         return record.opened_at - MTIME_TOLERANCE, until
 
     async def restore_file(self, connection: Connection, header: frames.ClientRestore) -> None:
-        """Move a blob into the working folder, for ranks that continue from files of an earlier attempt."""
+        """Restore a file in the working folder from a blob. Ranks continue from files of an earlier attempt."""
         config = self._state.config
         answer: dict[str, Any]
         try:
@@ -197,7 +197,7 @@ class OutputFileHandler:
         connection.send({"t": "known", "id": header["id"]})
 
     async def send_file(self, connection: Connection, header: frames.ClientOutput) -> None:
-        """Send one file."""
+        """Send the content of one file to a client."""
         fields = {"t": "data", "id": header["id"], "last": True}
         try:
             file = await run_in_thread(OutputFile, self._state.config.cwd, header["path"], header["version"])
@@ -223,7 +223,7 @@ def restore_file(
 ) -> bool:
     """Move a blob to a path in the working folder. Readers see either the old or the new content.
 
-    A file that the ranks have written or changed is kept. A file that an earlier call has written is replaced.
+    Does not replace a file that ranks have written or changed, but a file that an earlier call of this function wrote.
 
     Args:
         folder: The ranks' working folder.
@@ -231,8 +231,8 @@ def restore_file(
         size: Size of the blob in bytes.
         path: Path relative to the folder.
         at: Unix time to set as the modification time of the file.
-        instead: Version of a file of the ranks that is replaced although the ranks wrote it.
-        outdated: Files that an earlier call has written. They are deleted if the ranks have not changed them.
+        instead: Version of a file that is replaced although ranks wrote it.
+        outdated: Files that earlier calls of this function wrote. They are deleted unless ranks have changed them.
 
     Returns:
         Whether the file was written.
@@ -290,7 +290,7 @@ def restore_file(
 
 
 def clear_checkpoints(folder: str, parents: Sequence[str], files: Sequence[frames.ClearedKeys] = ()) -> None:
-    """Delete files in the checkpoint folders of ended runs, and the folders that are empty then. Changed files stay.
+    """Delete files in the checkpoint folders of ended runs, and then empty folders. Keep files that have changed.
 
     Args:
         folder: The ranks' working folder.
@@ -310,7 +310,7 @@ def clear_checkpoints(folder: str, parents: Sequence[str], files: Sequence[frame
 
 
 def _remove_restored(folder: str, path: str, version: str) -> None:
-    """Delete a file that still has the given version, and the folders that are empty then. Does not follow links."""
+    """Delete a file if it still has the given version, and then its empty folders. Does not follow links."""
     remove = os.unlink
     with suppress(OSError):
         while path:
@@ -324,9 +324,10 @@ def _remove_restored(folder: str, path: str, version: str) -> None:
 
 
 def _read_restored(folder: str) -> dict[str, str]:
-    """Return the versions of the restored files, by path.
+    """Return the versions of the files that ``restore_file`` wrote, by path.
 
-    Without a valid list, for example after a power cut, all files count as written by ranks: they are kept and listed.
+    If the saved list is damaged, for example after a power cut, all files count as written by ranks: no file is
+    deleted.
     """
     restored: object = None
     with suppress(FileNotFoundError, ValueError, RecursionError):
@@ -387,7 +388,7 @@ def find_written_files(
 
 
 class FolderWalk:
-    """Breadth-first walk through a working folder.
+    """Breadth-first walk through a working folder, limited in its number of files.
 
     Attributes:
         left: Folders that were not scanned because the limit was reached.

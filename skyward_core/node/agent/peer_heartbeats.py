@@ -1,13 +1,13 @@
 """Heartbeats between the agents of a gang whose run may restart, and the decision which silent nodes are lost.
 
-An agent connects to the listener of some other agents, and sends a signed heartbeat per second. A sign of life of the
-other machine is an acknowledgement of its kernel, or a heartbeat from it. So a frozen or starved agent, or one that has
-died on a running machine, is not mistaken for a lost machine. Agents send heartbeats only
-during a run that may restart.
+Each agent connects to some other agents, and sends them a signed heartbeat per second. A sign of life of a machine is a
+heartbeat, or an acknowledgement by its kernel. Therefore a machine with a frozen, slow or dead agent is not mistaken
+for a lost machine. Agents send heartbeats only during a run that may restart.
 
-One witness proves nothing: its own connection may be cut. So a node is lost only if two witnesses at different places
-miss it for :data:`LOSS_SECONDS`, no witness has seen a newer sign of life, and both still see most of the gang
-(:func:`judge_nodes`, a pure function). The client decides, or the first node's agent while no client is connected.
+An agent that observes others is a witness. One witness proves nothing, because its own connection may be cut. So a node
+is lost only if two witnesses at different places miss it for :data:`LOSS_SECONDS`, no witness has seen a newer sign of
+life, and both still see most of the gang (:func:`judge_nodes`, a pure function). The client decides, or the first
+node's agent while no client is connected.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ LossState = Literal["present", "suspected", "lost"]
 
 
 class Witness(NamedTuple):
-    """Testimony of one witness about the nodes of a gang.
+    """Observations of one witness: how long each node of a gang has been silent.
 
     Attributes:
         name: The witness in messages, such as "client" or "node 2".
         place: Place that a single fault can cut off. Witnesses at the same place count once.
-        silences: Node -> seconds between its last sign of life and the testimony. Omits nodes that the witness has
+        silences: Node -> seconds between its last sign of life and the observation. Omits nodes that the witness has
             never reached, because a firewall may separate them.
         node: Node of the witness; -1 if the witness is not a member of the gang.
-        age: Seconds since the testimony.
+        age: Seconds since the observation.
     """
 
     name: str
@@ -55,9 +55,9 @@ class Witness(NamedTuple):
 
     @property
     def is_credible(self) -> bool:
-        """Whether the testimony is recent, and its witness sees at least half of the gang.
+        """Whether the observations are recent, and include signs of life of at least half of the gang.
 
-        A witness that sees fewer nodes is more likely to be cut off than they are.
+        A witness that sees fewer nodes is probably disconnected itself.
         """
         is_member = self.node >= 0
         seen = sum(each < LOSS_SECONDS for each in self.silences.values()) + is_member
@@ -65,7 +65,7 @@ class Witness(NamedTuple):
 
 
 class LossVerdict(NamedTuple):
-    """Verdict about one node.
+    """Decision whether one node is lost, with the observations that it is based on.
 
     Attributes:
         state: "present", "suspected" or "lost".
@@ -77,16 +77,16 @@ class LossVerdict(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The testimonies in one line."""
+        """All witnesses' observations of the node, in one line."""
         return "no sign of life: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in self.silences.items())
 
 
 def judge_nodes(nodes: Iterable[int], witnesses: Sequence[Witness]) -> dict[int, LossVerdict]:
-    """Judge the nodes of a gang.
+    """Decide for each node of a gang whether it is present, suspected or lost.
 
     Args:
         nodes: The nodes.
-        witnesses: All known testimonies. A node's testimony about itself is ignored.
+        witnesses: All known observations. A node's observations of itself are ignored.
     """
     return {node: _judge(node, [each for each in witnesses if each.node != node]) for node in nodes}
 
@@ -122,13 +122,13 @@ SUCCESSORS = 3
 
 
 def sign_heartbeat(key: str, header: PeerHeartbeat) -> str:
-    """Return the signature of a heartbeat, made with the key of the epoch."""
+    """Return the signature of a heartbeat, made with the secret key of the gang."""
     text = encode_json([header["node"], header["count"], sorted(header["silences"].items())])
     return sign_body(key, "heartbeat", header["epoch"], text.encode())
 
 
 class _Peer:
-    """Watched node."""
+    """Another node that this agent watches, and the connection to its agent."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
@@ -146,9 +146,9 @@ class _Peer:
 
 
 class PeerHeartbeats:
-    """Heartbeats of one agent.
+    """Sender and receiver of one agent's heartbeats.
 
-    :meth:`silences` are this agent's own observations, and :meth:`witnesses` also those that other agents sent with
+    :meth:`silences` returns this agent's own observations, and :meth:`witnesses` also those that other agents sent with
     their heartbeats. All agents send their observations to the gang's first node.
     """
 
@@ -168,7 +168,7 @@ class PeerHeartbeats:
         self._task: asyncio.Task[None] | None = None
 
     def check(self) -> None:
-        """Start the heartbeats if a rank runs a call that can be restarted, else stop them. Called every second."""
+        """Start the heartbeats if a rank runs a call that may restart, otherwise stop them. Called every second."""
         now, is_needed = asyncio.get_running_loop().time(), self._is_needed()
         if is_needed:
             self._needed_at = now
@@ -251,15 +251,15 @@ class PeerHeartbeats:
         return None if peer.seen_at is None else now - max(peer.seen_at, self._resumed_at)
 
     def witnesses(self) -> list[Witness]:
-        """Return this agent's testimony, and those that other agents sent."""
+        """Return the observations of this agent, and those that other agents sent."""
         now, here = asyncio.get_running_loop().time(), self._state.config.node
         found = [(here, now, self.silences()), *((node, *report) for node, report in self._reports.items())]
         return [Witness(f"node {node}", f"node {node}", seen, node, now - at) for node, at, seen in found]
 
     def has_left(self, node: int) -> bool:
-        """Check whether the agent of a node has closed its connection to this one.
+        """Check whether another node's agent has ended, so that its kernel has closed the connection to this agent.
 
-        The kernel closes the connection when an agent ends. A firewall may refuse or reset it, but does not close it.
+        A firewall may refuse or reset a connection, but never closes it.
         """
         return node in self._incoming and self._incoming[node].has_eof
 
@@ -281,7 +281,7 @@ class PeerHeartbeats:
     # -- end ---------------------------------------------------------------------------------------------
 
     def close(self, *, ends: bool = False) -> None:
-        """Stop the heartbeats. ``ends``: whether the agent ends."""
+        """Stop the heartbeats. ``ends``: whether they stop because this agent ends."""
         if self._task is not None:
             self._task.cancel()
             self._task = None

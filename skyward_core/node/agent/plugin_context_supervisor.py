@@ -34,7 +34,7 @@ class PluginContextProcess:
 
     Args:
         state: State of the agent.
-        pump: Called when ranks may continue.
+        pump: Called when ranks that waited for the contexts may continue.
         break_gang: Called with the reason when the contexts have ended.
 
     Attributes:
@@ -56,7 +56,7 @@ class PluginContextProcess:
 
     @property
     def is_resolved(self) -> bool:
-        """Whether ranks may be set up, because the contexts were entered or could not be entered."""
+        """Whether entering the contexts has succeeded or failed, so that ranks need not wait any longer."""
         return self.entry_failure is not None or (self.process is not None and self.process.is_ready)
 
     def ensure_entered(self) -> None:
@@ -96,7 +96,7 @@ class PluginContextProcess:
         call_on_exit(pid, lambda: self.on_exit(None))
 
     def on_connected(self, connection: Connection, header: WorkerHello) -> None:
-        """Handle the connection of the process, which is either fresh or outlived its agent."""
+        """Register the connection of the process, which is either new or was started by an earlier agent."""
         if self.process is None:
             return
         self.process.connection = connection
@@ -106,7 +106,7 @@ class PluginContextProcess:
         self._send_setup()
 
     def on_frame(self, header: FromWorker, body: bytes) -> None:
-        """Handle a frame about the contexts."""
+        """Record the state of the contexts that the process reports in a frame."""
         if header["t"] == "entering":
             self._entering = header["plugin"]
         elif header["t"] == "entered":
@@ -139,7 +139,7 @@ class PluginContextProcess:
             signal_group(process.pid, signal.SIGKILL)
 
     def on_exit(self, status: int | None) -> None:
-        """Handle the exit of the process. ``status`` is its wait status if it was a child."""
+        """Update the state after the process has exited. ``status`` is its wait status if this agent started it."""
         process, self.process = self.process, None
         if process is None:
             return

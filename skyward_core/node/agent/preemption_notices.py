@@ -31,7 +31,7 @@ OnMessage = Callable[[dict[str, Any]], None]
 
 
 class PreemptionMonitor:
-    """The provider's program that polls for preemption notices. It exits when its standard input closes.
+    """Supervisor of the provider's program that polls for preemption notices. The program exits when its input closes.
 
     Args:
         config: Configuration of the agent; contains the program.
@@ -108,7 +108,7 @@ CALLBACK_HEAD_START = 0.5  # seconds between the callbacks of ranks and SIGTERM,
 
 
 class PreemptionNotifier:
-    """Preemption handling of one node.
+    """Preemption notices of one node: tells ranks to save their work, and informs clients and the gang's other nodes.
 
     Args:
         state: State of the agent.
@@ -135,7 +135,7 @@ class PreemptionNotifier:
         self._epochs: dict[int, int] = {}  # preempted node -> epoch of the gang whose ranks were notified
 
     def start(self) -> None:
-        """Resume notifications that an earlier agent sent or saved, then start polling."""
+        """Repeat the notifications of notices that an earlier agent saved, then start polling for notices."""
         self._saved = {each.node: each for each in read_notices(self._state.config.paths.notices)}
         self._note_end()
         self._state.is_preempted = self._node in self._saved
@@ -172,7 +172,7 @@ class PreemptionNotifier:
             self._announce_preemption(monotonic() if deadline is None else deadline)
 
     def _announce_preemption(self, deadline: float) -> None:
-        """Notify the ranks of this node, and send SIGTERM soon after."""
+        """Notify the ranks of this node of its preemption. Send SIGTERM to the ranks soon after."""
         self._state.is_preempted = True
         before = self._saved.get(self._node)
         if before is not None and is_same_deadline(before.ends, deadline):
@@ -195,9 +195,9 @@ class PreemptionNotifier:
                 signal_process(slot.process.pid, signal.SIGTERM)
 
     def check(self) -> None:
-        """Notify ranks that have begun their calls since a notice.
+        """Notify ranks that started their calls after a notice arrived.
 
-        Ranks of a newer gang belong to the next attempt, which the notice does not concern.
+        Ranks of a newer gang run the next attempt, which the notice does not concern.
         """
         epoch = self._state.gang.epoch
         due = [each for node, each in self._saved.items() if each.sent and self._epochs.get(node) == epoch]
@@ -213,10 +213,11 @@ class PreemptionNotifier:
     # -- other nodes -------------------------------------------------------------------------------------
 
     def on_remote_notice(self, node: int, left: float) -> None:
-        """Handle a client's preemption notice for another node.
+        """Notify the ranks of this node that another node is preempted, as a client reported.
 
-        Ranks whose run restarts save their work together with the ranks of that node, because the checkpoint of a
-        framework is a collective. They get SIGTERM, too.
+        If the run restarts, the ranks save their work together with that node's ranks, because saving a framework's
+        checkpoint
+        is a collective operation. They get SIGTERM, too.
 
         Args:
             node: The other node.
@@ -241,7 +242,7 @@ class PreemptionNotifier:
     # -- notification of ranks ---------------------------------------------------------------------------
 
     def _notify_ranks(self, node: int, deadline: float, gets_sigterm: Callable[[Slot], bool]) -> None:
-        """Run the callbacks of all ranks, and send SIGTERM to the selected ones soon after."""
+        """Make all ranks run their preemption callbacks, and send SIGTERM to the selected ranks soon after."""
         pids = self._unnotified(gets_sigterm)
         notice = PreemptionNotice(node, node == self._node, deadline, tuple(pids))
         self._save_notice(notice)
@@ -265,7 +266,7 @@ class PreemptionNotifier:
                 slot.mark_saving(notice.node, notice.ends)
 
     def _save_notice(self, notice: PreemptionNotice) -> None:
-        """Save a notice for the ranks and for later agents. Drop expired notices."""
+        """Save a notice where ranks and later agents find it. Drop expired notices."""
         now, path = monotonic(), self._state.config.paths.notices
         current = {node: each for node, each in self._saved.items() if each.here or now < each.ends + NOTICE_GRACE}
         self._saved = current | {notice.node: notice}

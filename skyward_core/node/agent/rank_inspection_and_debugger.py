@@ -25,7 +25,7 @@ MAX_PROFILES = 2  # maximum number of concurrent profiles per node; each occupie
 
 
 class DiagnosticsHandler:
-    """Handlers of requests for stacks and profiles of one agent.
+    """Handlers of clients' requests for stack dumps and profiles of one agent's ranks.
 
     Clients run as the same user as the ranks, so no further permission is needed. Secrets in names are redacted.
     """
@@ -107,7 +107,7 @@ class DiagnosticsHandler:
 
 
 def _is_idle_twin(slot: Slot) -> bool:
-    """Check whether to omit an idle slot from answers, because another slot represents its rank."""
+    """Check whether an idle slot is omitted from answers, because the other slot of its rank represents the rank."""
     return slot.twin is not None and not slot.running and (slot.is_task_slot or bool(slot.twin.running))
 
 
@@ -145,7 +145,7 @@ class DebuggerRelay:
                 session.extend_timeout(RECONNECT_TIMEOUT)
 
     async def answer(self, connection: Connection, header: ClientDebug) -> None:
-        """Handle and answer a client's request for a breakpoint."""
+        """Answer a client's request to a debugger session: connect it, send input, read output, or end it."""
         fields: dict[str, Any] = {}
         data, rank = b"", header["rank"]
         session = self._sessions.get(rank)
@@ -193,7 +193,7 @@ class _DebuggerSession:
         self._timer = asyncio.get_running_loop().call_later(SESSION_TIMEOUT, self.close)
 
     async def connect(self, paths: list[str]) -> None:
-        """Connect to the first socket at which a rank waits. Close the session if there is none."""
+        """Connect to the first of these sockets at which a rank waits. If no rank waits, close the session."""
         async with self._lock:
             for path in paths:
                 folder, _, name = path.rpartition("/")

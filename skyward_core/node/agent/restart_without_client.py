@@ -1,11 +1,11 @@
-"""Restarts of failed runs while no client is connected: the head's agent decides, and the gang's agents start again.
+"""Restarts of failed runs while no client is connected: the head's agent decides, and the gang's agents restart.
 
 The head withholds the outcomes of its own ranks until all ranks have ended (``call_registry.Call.undecided``). A client
 decides about an attempt only with these outcomes. So either the client has these outcomes, and the head waits, or the
-head decides. All agents can restart a call, because the call's frame contains its function, its arguments, the budgets,
-and the ends of all earlier attempts. The journal stores this frame before the call begins.
+head decides. All agents can restart a call, because the call's frame contains its function, its arguments, the number
+of restarts allowed, and the ends of all earlier attempts. The journal stores this frame before the call begins.
 
-Lost nodes are judged by the heartbeats (``peer_heartbeats``), while the other ranks may still wait for them. The next
+Heartbeats (``peer_heartbeats``) decide which nodes are lost, while the other ranks may still wait for them. The next
 attempt runs on the remaining nodes, if the pool allows a smaller gang. Otherwise the run ends here, and the reason is
 recorded for clients: the run's own client continues the run when it reconnects.
 """
@@ -97,7 +97,7 @@ class UnattendedRestarts:
         return record.nodes or list(range(self._state.config.nodes))
 
     def _find_lost(self, record: RunRecord) -> Mapping[int, str]:
-        """Return each lost node of a run with the testimonies. A node stays lost until the end of the attempt."""
+        """Return each lost node of a run with the evidence for its loss. A node stays lost until the attempt ends."""
         heartbeats = self._fail_fast.heartbeats
         if heartbeats is not None and self._state.gang.members == record.nodes:
             # imported late, because few agents judge other nodes
@@ -109,7 +109,7 @@ class UnattendedRestarts:
         return record.lost
 
     def _stop_waiting_ranks(self, run: str) -> None:
-        """Stop the ranks that wait for lost nodes."""
+        """Stop the ranks of this node that wait for lost nodes."""
         if self._fail_fast.peers is not None and self._fail_fast.peers.get("fail_fast", True):
             self._fail_fast.stop_everywhere(run)
 
@@ -178,7 +178,7 @@ class UnattendedRestarts:
     def _next_attempt(
         self, record: RunRecord, latest: AttemptKeys, reports: Sequence[PeerReportKeys], away: Mapping[int, str]
     ) -> tuple[AttemptKeys | None, tuple[int, ...], float]:
-        """Return the next attempt according to the policy, its nodes, and the pause before it in seconds.
+        """Return the next attempt according to the restart policy, its nodes, and the seconds until it may start.
 
         If no attempt follows, returns None instead of the attempt, and records the reason.
         """
@@ -215,7 +215,7 @@ class UnattendedRestarts:
         return keys, chosen, decision.pause
 
     def _lost_outcomes(self, nodes: Sequence[int], node: int, reason: str) -> list[Outcome]:
-        """Return the outcomes of a lost node's ranks."""
+        """Return an outcome for each rank of a lost node."""
         from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome
 
         each, error = self._state.config.ranks_per_node, ErrorInfo("NodeLost", f"node {node} is gone: {reason}")
@@ -223,19 +223,19 @@ class UnattendedRestarts:
         return [Outcome(first + local, node * each + local, node, "lost", error=error) for local in range(each)]
 
     def _is_gang_idle(self, run: str) -> bool:
-        """Check whether no other run uses the gang, which the next attempt replaces."""
+        """Check whether no other run uses the gang. The next attempt of this run replaces the gang."""
         calls = self._state.registry.calls.values()
         return not any(call.is_gang_call and call.end is None and call.run != run for call in calls)
 
     async def _ask(self, nodes: Sequence[int], request: Header) -> dict[int, PeerReportKeys | None]:
-        """Send a request to nodes. Return their answers, or None for each."""
+        """Send a request to the agents of nodes. Return each node's answer; None if it did not answer."""
         answers = await asyncio.gather(*(self._fail_fast.ask(node, request) for node in nodes))
         return dict(zip(nodes, answers, strict=True))
 
     # -- start of an attempt -------------------------------------------------------------------------------
 
     async def _start_attempt(self, run: str, nodes: tuple[int, ...], keys: AttemptKeys) -> bool:
-        """Start an attempt on nodes. Return False if no attempt can follow."""
+        """Start a run's next attempt on the given nodes. Return False if no attempt can follow."""
         others = nodes[1:]
         answers = await self._ask(others, {"step": "prepare", "run": run})
         if None in answers.values() or not self._is_without_client(run):
@@ -269,7 +269,7 @@ class UnattendedRestarts:
         return True
 
     def _begin(self, run: str, epoch: int, info: Header, attempt: AttemptKeys) -> bool:
-        """Begin an attempt on this node with new processes. Return whether this node has the calls of the run."""
+        """Begin a run's next attempt in new processes of this node. Return False if the node cannot restart."""
         gang, calls = self._state.gang, self._state.registry.calls_of_run(run)
         if not calls or any(call.end is None for call in calls):
             return False
@@ -302,7 +302,7 @@ class UnattendedRestarts:
     # -- requests of the head ------------------------------------------------------------------------------
 
     async def _answer(self, request: PeerRequestKeys) -> PeerReportKeys:
-        """Answer a valid request of the head."""
+        """Answer a request of the head's agent, whose signature was verified."""
         run = request["run"]
         if request["step"] == "report":
             return await self._report(run)
@@ -329,7 +329,7 @@ class UnattendedRestarts:
         }
 
     async def _find_step(self, run: str, attempt: int) -> float | None:
-        """Return the largest step of an attempt that has ended. The files are read once per attempt, in a thread."""
+        """Return the largest training step of an ended attempt. A thread reads the metrics files once per attempt."""
         if (run, attempt) not in self._steps:
             paths = [slot.logs.metrics_path for slot in self._slots.slots]
             self._steps = {(run, attempt): await run_in_thread(_largest_step, run, paths)}
@@ -337,7 +337,7 @@ class UnattendedRestarts:
 
 
 def _largest_step(run: str, paths: Sequence[str]) -> float | None:
-    """Return the largest step that the ranks of this node logged in a run; None if there is none."""
+    """Return the largest training step that the ranks of this node logged in a run; None if there is none."""
     steps: list[float] = []
     for path in paths:
         with suppress(OSError), open(path, "rb") as file:
@@ -352,7 +352,7 @@ def _largest_step(run: str, paths: Sequence[str]) -> float | None:
 
 
 def _short_outcome(outcome: AgentOutcome) -> AgentOutcome:
-    """Return an outcome without the parts that the decision does not need."""
+    """Return an outcome without the fields that the restart decision does not need."""
     from skyward_core.model.restart_policy import last_place
 
     short: AgentOutcome = {**outcome, "summary": None, "last": None, "numbers": {}, "log": {}}

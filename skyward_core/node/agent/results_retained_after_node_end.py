@@ -27,7 +27,7 @@ LOGS = (OUT, ERR)
 
 
 def unfetched_sizes(frames: Iterable[tuple[JournalFrame, bytes]]) -> dict[str, int]:
-    """Return the bytes of unconfirmed results and exceptions in an agent's journal, by run."""
+    """Return for each run the bytes of results and exceptions that no client has confirmed, from an agent's journal."""
     waiting: dict[str, dict[int, int]] = {}
     for header, body in frames:
         if header["t"] == "outcome" and header.get("kind") in RESULT_KINDS:
@@ -40,12 +40,12 @@ def unfetched_sizes(frames: Iterable[tuple[JournalFrame, bytes]]) -> dict[str, i
 
 
 def remove_or_retain(folder: Path | str, seconds: float, logs: Mapping[str, int] | None = None) -> None:
-    """Delete the folder of an ended node, or retain it if it has unfetched results.
+    """Delete the folder of an ended node, or retain the folder if it has unfetched results.
 
     Args:
         folder: The node's folder.
         seconds: How long to retain results; 0 to delete them. Does not change the expiry of already retained results.
-        logs: Bytes of logs that no client has received, by run.
+        logs: Run -> bytes of its logs that no client has received.
     """
     import shutil  # deferred: its compression modules use memory that most agents do not need
 
@@ -76,7 +76,7 @@ def remove_or_retain(folder: Path | str, seconds: float, logs: Mapping[str, int]
 
 
 def retention_seconds(folder: Path | str) -> float:
-    """Return the retention that the agent of a folder has saved, in seconds."""
+    """Return for how many seconds results are retained, as the agent of a folder has saved it."""
     try:
         state = json.loads(Path(NodePaths(str(folder)).state).read_text(encoding="utf-8"))
         return float(state.get("keep_results", 0.0))

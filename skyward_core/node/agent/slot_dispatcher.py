@@ -59,7 +59,7 @@ class SlotDispatcher:
     # -- calls -------------------------------------------------------------------------------------------
 
     def pick_slot(self, call: Call) -> Slot:
-        """Return the slot for a call.
+        """Return the worker slot that will run a call.
 
         Raises:
             WireError: If the call is for a rank of another node.
@@ -79,7 +79,7 @@ class SlotDispatcher:
         return slot.number > 0 if self._state.has_separate_tasks else not slot.is_task_slot
 
     def separate_tasks(self) -> None:
-        """From now on run tasks in separate processes instead of the gang's processes."""
+        """Run all later tasks in separate processes instead of the gang's processes."""
         self._state.has_separate_tasks = True
         for slot in self.slots:
             for call in [each for each in slot.queue if slot.number == 0 and not each.is_gang_call]:
@@ -87,7 +87,7 @@ class SlotDispatcher:
                 self.pick_slot(call).enqueue(call)
 
     def steal_task(self, idle: Slot) -> Call | None:
-        """Take a task that any slot can run from the queue of a busy or starting slot."""
+        """Remove a task that any slot can run from the queue of a busy or starting slot, and return the task."""
         for slot in self.slots if self._accepts_tasks(idle) else ():
             for call in slot.queue if slot is not idle else ():
                 if not call.is_gang_call and call.header.get("rank") is None:
@@ -146,12 +146,12 @@ class SlotDispatcher:
         return self.pause_clock.paused_seconds(ALL_PAUSES if call.is_gang_call else slot)
 
     def pump(self) -> None:
-        """Let each slot take its next steps."""
+        """Let each slot perform the steps that are due, such as starting a process or sending it a call."""
         for slot in self.slots:
             slot.pump()
 
     def break_gang(self, reason: str) -> None:
-        """Mark the gang as broken. A client forms the next one."""
+        """Mark the gang as broken, so that it accepts no further calls. A client forms the next gang."""
         gang = self._state.gang
         if gang.epoch and not gang.broken_reason and not gang.is_standalone:
             gang.broken_reason = reason
@@ -166,7 +166,7 @@ class SlotDispatcher:
             self._clients.send_to_all(gang.status_frame())
 
     def processor_seconds(self) -> dict[str, float]:
-        """Return the processor seconds used by ranks with running calls, by rank."""
+        """Return for each rank with running calls the processor seconds that it has used."""
         spent: dict[str, float] = {}
         for slot in self.slots:
             if slot.running and slot.process is not None:
@@ -181,14 +181,14 @@ class SlotDispatcher:
         return next((slot.logs.limits[name].max_size for slot in self.slots if name in slot.logs.limits), NO_LIMIT)
 
     def mark_logs(self) -> None:
-        """Mark the output of native code and child processes; Python output is already marked."""
+        """Mark new output of native code and child processes with its run. Output of Python code is already marked."""
         for slot in self.slots:
             slot.logs.write_mark()
 
     # -- frames of workers -------------------------------------------------------------------------------
 
     async def listen(self) -> Callable[[], None]:
-        """Start to serve workers. Return a function that stops it."""
+        """Start to accept connections of workers. Return a function that stops it."""
         server = await asyncio.get_running_loop().create_unix_server(
             lambda: Connection(self._on_frame, self._on_lost, validate_worker_frame),
             self._state.config.worker_socket,
@@ -196,7 +196,7 @@ class SlotDispatcher:
         return server.close
 
     def reject_unconnected(self, failure: str) -> None:
-        """Report a failure for the ranks whose workers cannot connect."""
+        """Kill workers that cannot connect to the agent, and report the failure as the outcome of their calls."""
         for slot in self.slots:
             slot.reject_unconnected(failure)
 
@@ -233,7 +233,7 @@ class SlotDispatcher:
             self._learn_modules(slot, header["files"])
 
     def _on_unassigned_frame(self, connection: Connection, header: FromWorker, body: bytes) -> None:
-        """Handle a frame of a connection that is not, or not yet, assigned to a slot."""
+        """Handle a frame of a worker whose connection is not assigned to a slot yet."""
         around = self.plugin_contexts.process
         if header["t"] == "hello":
             self._on_hello(connection, header, body)
@@ -282,7 +282,7 @@ class SlotDispatcher:
             self._clients.send_to_all({"t": "modules", "files": known})
 
     def forget_modules(self) -> None:
-        """Forget all modules, because new processes replace the workers that loaded them."""
+        """Clear the recorded hashes of modules, because new processes replace the workers that loaded the modules."""
         if self._state.module_hashes:
             # imported late, because few pools load modules from the working folder
             from skyward_core.node.agent.output_checkpoint_and_source_files import remove_compiled
@@ -294,7 +294,7 @@ class SlotDispatcher:
     # -- start and end of workers ------------------------------------------------------------------------
 
     def start_workers(self) -> None:
-        """Start a worker in each rank's first slot once the environment is known."""
+        """Start a worker in each rank's first slot, once the agent knows the pool's environment variables."""
         if self._state.env_known.is_set():
             return
         self._state.env_known.set()
@@ -304,7 +304,7 @@ class SlotDispatcher:
         self.pump()
 
     def on_worker_exit(self) -> None:
-        """Start the workers if the last orphaned worker has ended, although no worker has sent the environment."""
+        """Start new workers after the last worker of an earlier agent has ended, even if none sent the environment."""
         self.worker_event.set()
         if not self.has_live_processes:
             self.start_workers()
@@ -336,7 +336,7 @@ ALL_PAUSES = "all"
 
 
 class PauseClock:
-    """Clock of pauses: the paused time of each rank, and the time in which at least one rank was paused."""
+    """Clock of pauses at breakpoints: for each rank, and for the time in which at least one rank was paused."""
 
     def __init__(self) -> None:
         self._paused: dict[Hashable, set[Hashable]] = {}
@@ -345,13 +345,13 @@ class PauseClock:
         self._remote_timer: asyncio.TimerHandle | None = None
 
     def paused_seconds(self, key: Hashable) -> float:
-        """Return the seconds for which ``key`` was paused. For ``ALL_PAUSES``, count the time with any pause."""
+        """Return the seconds for which the rank ``key`` was paused; for ``ALL_PAUSES``, for which any rank was."""
         return self._accumulated.get(key, 0.0) + (
             monotonic() - self._paused_since[key] if key in self._paused_since else 0.0
         )
 
     def set_paused(self, key: Hashable, is_paused: bool) -> None:
-        """Set whether ``key`` is paused."""
+        """Set whether the rank ``key`` is paused."""
         for clock in (key, ALL_PAUSES):
             still = self._paused.setdefault(clock, set())
             (still.add if is_paused else still.discard)(key)

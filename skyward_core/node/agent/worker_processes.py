@@ -38,7 +38,7 @@ NO_THREAD = "can't start new thread"  # Python's message if the system refuses t
 
 
 def describe_shortage(error: BaseException, place: str = "the node") -> str:
-    """Return an error's text, with the limit to raise if a limit of this machine causes the error."""
+    """Return an error's text. If a limit of this machine causes the error, add which limit the user must raise."""
     number = errno.EAGAIN if NO_THREAD in str(error) else getattr(error, "errno", 0)
     limit = LIMITS.get(number)
     return f"{os.strerror(number)}. Raise the limit of {limit} on {place}" if limit else str(error)
@@ -94,7 +94,7 @@ def ended_by_sigterm(status: int | None) -> bool:
 
 
 def describe_exit(status: int | None) -> tuple[ExitStatus, str]:
-    """Return the outcome fields for a process's wait status, and a description."""
+    """Return exit code and signal of a process from its wait status, and a description for the user."""
     if status is None:
         words = "its process ended while no agent was running, so the cause is unknown"
         return {"exit_code": None, "signal": None}, words
@@ -111,7 +111,7 @@ def describe_exit(status: int | None) -> tuple[ExitStatus, str]:
 
 
 def external_sigterm_details() -> EndDetails:
-    """Return the error and kind of an outcome whose worker got SIGTERM from another program."""
+    """Return error and kind for the outcome of a call whose worker got SIGTERM from another program."""
     fields, message = describe_exit(signal.SIGTERM)
     return {**fields, "kind": "exited", "error": {"type": "RankExit", "message": message}}
 
@@ -120,7 +120,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def become_reaper() -> bool:
-    """Become the parent of orphaned descendants. Return whether the system supports it."""
+    """Make this process the parent of orphaned descendants. Return whether the system supports it."""
     if not sys.platform.startswith("linux"):
         return False
     args = (_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -168,7 +168,7 @@ def signal_process(pid: int, number: int) -> None:
 def process_start_time(pid: int) -> str:
     """Return the start time of a process in kernel format; "" if it does not exist or has been reaped.
 
-    Together with the pid it identifies a process uniquely. Without ``/proc`` the time is the one that ``ps`` prints.
+    Pid and start time together identify a process uniquely. Without ``/proc``, return the time that ``ps`` prints.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -193,7 +193,7 @@ def _start_time_by_ps(pid: int) -> str:
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the processor seconds of a process and its children; 0 if unknown."""
+    """Return the processor seconds of a process and of its reaped children; 0 if unknown."""
     ticks = 0
     for each in (pid, *_children(pid)):
         try:
@@ -291,7 +291,7 @@ def spawn(
     env: Mapping[str, str],
     keeps: Sequence[int] = (),
 ) -> int:
-    """Start an interpreter in its own session and process group. Return its pid."""
+    """Start a Python interpreter in its own session and process group. Return its pid."""
     # module: module in ``node.worker`` whose ``main`` runs
     # place: rank and slot, or PLUGIN_CONTEXT_PLACE; ends the command line, and names the file that records the pid
     # out, err: descriptors for output
@@ -349,7 +349,10 @@ def spawn_monitor(
 
 
 def node_mark_env(folder: str) -> dict[str, str]:
-    """Return the variable that marks all descendants of a node's workers. In a nested node it names both nodes."""
+    """Return the environment variable that marks all descendants of a node's workers.
+
+    In a node that runs inside another node, the variable names both nodes.
+    """
     return {NODE_VARIABLE: ":".join(filter(None, (os.environ.get(NODE_VARIABLE), folder)))}
 
 
@@ -364,7 +367,7 @@ def find_orphaned_workers(config: AgentConfig) -> dict[tuple[int, int], int]:
 
 
 def recorded_worker(record: Path) -> int:
-    """Return the pid in a worker's record; 0 if the worker has ended, even if another process has its pid now."""
+    """Return a worker's pid from the file that records it; 0 if the worker has ended, even if its pid is reused."""
     pid, _, when = record.read_text(encoding="utf-8").partition(" ")
     # An empty file means that the agent died after it started the worker and before it wrote the pid. The new agent
     # rejects
@@ -402,7 +405,7 @@ def _poll_for_exit(loop: asyncio.AbstractEventLoop, pid: int, then: Callable[[],
 
 
 def add_signal_handlers(actions: Mapping[int, Callable[[], object]]) -> None:
-    """Register a function of the running loop for each signal.
+    """Register a handler function for each signal with the running event loop.
 
     The loop's own ``add_signal_handler`` imports ``inspect``, which takes longer than the rest of the agent's start.
     """

@@ -68,7 +68,7 @@ class RankPhases:
             self._timers[rank] = asyncio.get_running_loop().call_later(MIN_PHASE_SECONDS, self._publish_due, rank)
 
     def frames(self) -> list[Header]:
-        """Return the published phases, for a client that connects.
+        """Return the frames with the published phases, for a client that connects.
 
         Omits unpublished phases, because no frame would announce the end of a short phase.
         """
@@ -160,7 +160,7 @@ def _is_stale(call: Call, gang: Gang, has_left: bool) -> bool:
 
 
 class SlotGroup(Protocol):
-    """Methods of ``slot_dispatcher.SlotDispatcher`` that a slot uses."""
+    """Interface of ``slot_dispatcher.SlotDispatcher`` that slots use."""
 
     def set_paused(self, slot: Slot, is_paused: bool) -> None: ...
 
@@ -180,7 +180,7 @@ class SlotGroup(Protocol):
 
 
 class Slot:
-    """Slot of one worker.
+    """Slot of one worker: its queue of calls, its process and its log files.
 
     Args:
         place: The rank, and the number of the slot within the rank. Slot 0 runs the gang's calls.
@@ -219,7 +219,7 @@ class Slot:
 
     @property
     def has_turn(self) -> bool:
-        """Whether the rank's other calls allow the first call of the queue to start."""
+        """Whether the first call of the queue may start: the rank has free capacity and no earlier call."""
         running, twin = len(self.running), self.twin
         if twin is not None:
             running += len(twin.running)
@@ -234,7 +234,7 @@ class Slot:
     def enqueue(self, call: Call) -> None:
         """Insert a call into the queue by its arrival order on the node, because tasks may come from another slot.
 
-        A call of a cancelled run ends instead.
+        If the call's run is cancelled, end the call instead.
         """
         call.rank = self.rank
         if self._state.registry.is_cancelled(call.run):
@@ -247,7 +247,7 @@ class Slot:
         self.pump()
 
     def pump(self) -> None:
-        """Perform all steps that are due: replace the process, set it up, send it calls."""
+        """Perform all steps that are due: replace the process, set the process up, send calls to the process."""
         while (step := decide_step(self, self._state, self._plugin_contexts)) != "wait":
             process = self.process
             connection = process.connection if process is not None else None
@@ -314,14 +314,14 @@ class Slot:
         self.set_phase("starting")
 
     def adopt(self, pid: int) -> None:
-        """Take over a worker that an earlier agent started. This agent notices its exit, but gets no exit status."""
+        """Take over a worker that an earlier agent started. Its exit is detected, but its exit status is unknown."""
         self.process = Process(pid)
         call_on_exit(pid, lambda: self.on_exit(None))
 
     def adopt_call(self, call: Call) -> None:
         """Take over a call that an earlier agent started. If its process has ended, the call has ended, too.
 
-        The start of the call is unknown, so its timeout starts again.
+        The start time of the call is unknown, so its timeout is counted from now on.
         """
         if self.process is not None:
             self.running[call.key] = call
@@ -330,7 +330,7 @@ class Slot:
             self._lifecycle.on_worker_death(call, Process(0), None, self.logs)
 
     def on_connected(self, connection: Connection, header: frames.WorkerHello, plugins: bytes) -> None:
-        """Handle the connection of the slot's worker, which is either fresh or outlived its agent."""
+        """Register the connection of the slot's worker, which is either new or was started by an earlier agent."""
         process = self.process
         if process is None:
             return
@@ -352,14 +352,14 @@ class Slot:
         self.pump()
 
     def reject_unconnected(self, failure: str) -> None:
-        """Kill a process that has waited too long for its connection, and report the failure as the calls' outcome."""
+        """Kill a worker that has failed to connect to the agent for too long. Its calls end with the failure."""
         process = self.process
         if process and not process.connection and time.monotonic() > process.started_at + CONNECT_PATIENCE:
             process.failure, self.failed_starts = failure, MAX_START_ATTEMPTS
             signal_group(process.pid, signal.SIGKILL)
 
     def _learn_gang(self, gang: Gang) -> None:
-        """Restore the gang of a worker that outlived its agent."""
+        """Restore the agent's gang from a worker that an earlier agent started."""
         if gang.epoch > self._state.gang.epoch:
             self._state.learn_gang(gang)
             if gang.has_app_hooks and self._plugin_contexts.process is None:
@@ -401,13 +401,13 @@ class Slot:
         return 0 if self.is_task_slot else self.number
 
     def _task_info(self) -> Header:
-        """Return the ``InstanceInfo`` of the rank for tasks, with a port reserved for it."""
+        """Return the ``InstanceInfo`` that the rank has in tasks, with a port reserved for it."""
         with suppress(OSError):
             self._port = self._port or ReservedPorts(self._state.config.address)
         return self._state.task_info(self.rank, self._worker_number, self._port.number if self._port else 0)
 
     def on_setup_done(self) -> None:
-        """Handle the end of the set-up: the plugins' contexts were entered or failed."""
+        """Continue after the worker has entered the plugins' contexts, or has failed to enter them."""
         if self.process is not None:
             self.process.is_ready = True
             self.set_phase("")
@@ -418,7 +418,7 @@ class Slot:
                 self.pump()  # Continue with queued calls, which may need another process.
 
     def _request_exit(self) -> None:
-        """Make a stopped worker exit if its code handled SIGTERM and returned."""
+        """Make a worker exit that was stopped, but whose code handled SIGTERM and returned."""
         process = self.process
         if process is not None and process.kill_reason and process.connection is not None and not self.running:
             process.connection.send({"t": "exit"})
@@ -457,11 +457,11 @@ class Slot:
         return by_preemption or process.saves_for <= CANCELLED_NODE
 
     def mark_saving(self, node: int, ends: float) -> None:
-        """Record that the process gets SIGTERM because of a notice.
+        """Record that the process gets SIGTERM because of a preemption notice, so that it has time to save.
 
         Args:
-            node: Node of the notice.
-            ends: Deadline by the monotonic clock.
+            node: The preempted node.
+            ends: Time at which the node's machine ends, by the monotonic clock.
         """
         if self.process is not None:
             self.process.saves_for, self.process.saves_until = node, ends
@@ -474,11 +474,11 @@ class Slot:
         return bool(self.running) or (self.process is not None and self.process.is_ready)
 
     def restarts_with_gang(self) -> bool:
-        """Check whether the slot runs a gang's call that starts again after a preemption."""
+        """Whether the slot runs a gang's call that restarts after a preemption."""
         return any(call.is_gang_call and "attempt" in call.header for call in self.running.values())
 
     def _grace(self, process: Process) -> float:
-        """Return the seconds between SIGTERM and SIGKILL of a process. Handlers of user code may save a checkpoint."""
+        """Return the seconds between SIGTERM and SIGKILL for the process, longer if user code handles SIGTERM."""
         config = self._state.config
         return HANDLER_GRACE if config.grace is None and process.handles_sigterm else config.base_grace
 
@@ -505,7 +505,7 @@ class Slot:
         asyncio.get_running_loop().call_later(grace, self._kill_if_current, process)
 
     def _mark_gang_broken(self, process: Process, cause: str) -> None:
-        """Break the gang because it lost this process.
+        """Mark the gang as broken because it lost this process.
 
         Must be called before the outcome is sent, because the client may then start the next run at once.
         """
@@ -532,7 +532,7 @@ class Slot:
             signal_group(process.pid, signal.SIGKILL)
 
     def on_exit(self, status: int | None) -> None:
-        """Handle the exit of the process. ``status`` is its wait status if it was a child."""
+        """End the slot's calls after its process has exited. ``status`` is the wait status of a child process."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -601,7 +601,7 @@ class Slot:
             self._slot_group.stop(call, "timeout")
 
     def on_outcome(self, call: Call, header: frames.WorkerOutcome, body: bytes) -> None:
-        """Handle the outcome that the process sent for a call."""
+        """Record the outcome that the worker sent for a call, but first wait for the exit of a worker that exits."""
         process = self.process
         killed = process.kill_reason if process is not None else ""
         spent_reason = header.get("ends", "")
@@ -645,7 +645,7 @@ class Slot:
                 self._request_exit()
 
     def _finish_pending(self, call: Call) -> None:
-        """Finish a call whose worker has exited or takes too long to exit."""
+        """Record the delayed outcome of a call, because its worker has exited or takes too long to exit."""
         if call.pending_outcome and call.end is None:
             self._finish(call, *call.pending_outcome)
 

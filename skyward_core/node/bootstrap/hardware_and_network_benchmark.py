@@ -28,7 +28,7 @@ MAX_UNAUTHENTICATED = 64  # maximum number of connections that have not sent the
 
 
 def start_receiver(address: str, token: str) -> int:
-    """Receive and discard a neighbour's data for a few seconds. Return the port.
+    """Receive and discard the data of a neighbouring node for a few seconds. Return the port to which it must send.
 
     Args:
         address: Address to listen at.
@@ -56,7 +56,7 @@ def _receive_benchmark(server: socket.socket, token: bytes) -> None:
 
 
 def _accept_neighbour(server: socket.socket, token: bytes, until: float) -> socket.socket | None:
-    """Return the connection that sends the token. Strangers may connect, too, and send nothing or send slowly."""
+    """Return the first connection that sends the token. Other connections may send nothing or send slowly."""
     received: dict[socket.socket, bytes] = {}
     server.setblocking(False)
     with selectors.DefaultSelector() as ready:
@@ -98,7 +98,7 @@ def _accept_next(server: socket.socket) -> socket.socket | None:
 
 
 def _read_available(connection: socket.socket, most: int) -> bytes:
-    """Read available bytes; empty at the end of the stream."""
+    """Return the bytes that a connection has received so far; empty at the end of the stream."""
     try:
         return connection.recv(most)
     except OSError:
@@ -111,7 +111,7 @@ def _close_all(connections: Iterable[socket.socket]) -> None:
 
 
 def _count_received(connection: socket.socket, until: float) -> int:
-    """Count the bytes until the sender signals the end."""
+    """Return the number of bytes that a connection receives until the sender signals the end."""
     buffer, total = bytearray(1 << 20), 0
     while (remaining := until - time.monotonic()) > 0:
         connection.settimeout(remaining)
@@ -122,7 +122,7 @@ def _count_received(connection: socket.socket, until: float) -> int:
 
 
 def measure_send(target: dict[str, Any]) -> dict[str, Any]:
-    """Send data to a neighbour for one second or up to ``MAX_SEND_BYTES``.
+    """Send data to a neighbouring node for one second or up to ``MAX_SEND_BYTES``.
 
     Args:
         target: ``address`` and ``port`` of the neighbour, and the token (``word``).
@@ -187,7 +187,7 @@ print(least)
 
 
 def measure_host(base: Path, request: dict[str, Any]) -> dict[str, Any]:
-    """Run all measurements of this host concurrently. Listen for the neighbour if an address is given.
+    """Run all measurements of this host concurrently. If an address is given, receive a neighbouring node's data.
 
     Args:
         base: Folder on the disk that the pool writes to.
@@ -214,7 +214,7 @@ def measure_host(base: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_gpus() -> tuple[list[tuple[str, float]], str]:
-    """Return name and MiB of each GPU, and the reason if there is no result.
+    """Return the name and the memory in MiB of each GPU, and the reason if the driver does not answer ("" if it does).
 
     Retries until the time limit, because a driver that is still loading fails or lists no GPUs.
     """
@@ -253,7 +253,7 @@ def _parse_driver_output(listed: str) -> tuple[list[tuple[str, float]], str]:
 
 
 def _measure_matmul(python: str) -> tuple[float, str]:
-    """Return the lowest TFLOP/s of all GPUs, measured with the ranks' torch, and the reason if there is no result."""
+    """Return the TFLOP/s of the slowest GPU, measured with the ranks' torch, and the reason if there is no result."""
     try:
         result = subprocess.run(
             [python, "-c", _MATMUL], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
@@ -269,7 +269,7 @@ def _measure_matmul(python: str) -> tuple[float, str]:
 
 
 def _measure_disk(base: Path) -> tuple[float, str]:
-    """Return the MB/s written to disk, and the reason if there is no result."""
+    """Return the disk's write rate in MB/s, and the reason if there is no result."""
     path, chunk, written = base / f"probe.{unique_token()}", os.urandom(PIECE), 0
     begun = time.perf_counter()
     try:

@@ -57,7 +57,7 @@ _is_answering = False
 
 
 def receive(size: int) -> bytes:
-    """Read exactly ``size`` bytes of standard input. The following bytes may be for another program."""
+    """Read exactly ``size`` bytes of standard input, because later bytes may be for another program."""
     data = bytearray()
     while len(data) < size:
         part = os.read(0, min(size - len(data), 1 << 20))
@@ -90,7 +90,7 @@ def send_heartbeat(*_: object) -> None:
 
 
 def save_bundle(root: str, name: str, size: int) -> None:
-    """Save a bundle atomically. Never overwrite a bundle that processes may be reading."""
+    """Save a code bundle atomically. Never overwrite a bundle that processes may be reading."""
     folder, file = os.path.split(name)
     target = os.path.join(root, folder)
     partial = f"{target}.{unique_token()}.part"
@@ -111,7 +111,7 @@ def save_bundle(root: str, name: str, size: int) -> None:
 
 
 def unpack(archive: bytes, path: str) -> None:
-    """Write the zip file of a bundle, and create its folder."""
+    """Write the received zip file of a code bundle to a path, and create its folder."""
     import zlib
 
     os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -167,11 +167,11 @@ def remove_stale_folders(root: str) -> None:
 
 
 class PreparedProcess:
-    """A process that later starts the agent. It is forked early, while this process uses little memory.
+    """A child process that later starts the agent. It is forked early, while this process uses little memory.
 
     Args:
-        early: Whether the process imports the agent's modules in advance. Modules of the bundle follow when the bundle
-            has arrived.
+        early: Whether the child imports the agent's modules in advance. It imports the bundle's modules later, when the
+            bundle has arrived.
     """
 
     def __init__(self, root: str, bundle: str, early: bool, token: str) -> None:
@@ -200,11 +200,11 @@ class PreparedProcess:
         os.close(commands)
 
     def notify_bundle_arrived(self) -> None:
-        """Notify the process that the bundle has arrived."""
+        """Notify the child process that the bundle has arrived."""
         os.write(self._pipe, BUNDLE_ARRIVED)
 
     def start(self) -> None:
-        """Let the process start the agent, and exit with its status. The agent's config follows on standard input."""
+        """Let the child process start the agent, and exit with its status. The agent's config is on standard input."""
         os.write(self._pipe, START_AGENT)
         _, status = os.waitpid(self._child, 0)
         os._exit(os.waitstatus_to_exitcode(status))
@@ -218,7 +218,7 @@ def is_client_connected() -> bool:
 
 
 def preload_agent(path: str) -> None:
-    """Import the modules that an agent needs, except for modules whose part of the bundle has not arrived."""
+    """Import the modules that an agent needs, except for those in the part of the bundle that has not arrived."""
     import_asyncio()
     if os.path.exists(path):
         use_bundle(path)
@@ -243,7 +243,7 @@ def use_bundle(path: str) -> None:
 
 
 def serve(request: dict[str, Any]) -> None:
-    """Answer requests until the client ends the channel."""
+    """Answer requests of the client until it closes the channel."""
     token = request["word"]
     login = os.umask(0o077)
     os.umask(login | 0o022)  # other users must not be able to write to our files, whatever the login's umask

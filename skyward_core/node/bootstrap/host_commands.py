@@ -204,7 +204,7 @@ def query_nvidia_smi() -> list[str]:
 
 
 def kill_groups(pids: Iterable[int]) -> None:
-    """Send SIGKILL to the process groups of processes."""
+    """Send SIGKILL to the process groups of the given processes."""
     for pid in pids:
         try:
             group = os.getpgid(pid)

@@ -40,7 +40,7 @@ MIN_FREE_BYTES = 32 << 20
 
 
 def all_roots() -> list[str]:
-    """Return the candidate folders for skyward's files, best first."""
+    """Return the folders that may contain skyward's files, best first."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return [root.format(cache=cache, uid=os.getuid()) for root in ROOTS]
 
@@ -143,12 +143,12 @@ def unusable_reason(root: str) -> str:
 
 
 def unique_token() -> str:
-    """Return a unique name. Containers with a shared home may have equal pids, so a pid alone is not unique."""
+    """Return a name that no other process uses: containers with a shared home may have equal pids."""
     return os.urandom(8).hex()
 
 
 def find_untrusted_entry(root: str) -> str:
-    """Return why a folder, or an entry of a folder that others can access, is not trusted; "" if it is trusted."""
+    """Return why a folder is not trusted, or "". If others can access the folder, check its entries, too."""
     status = os.stat(root)
     if status.st_uid != os.getuid():
         return root + " belongs to another user"
@@ -158,7 +158,7 @@ def find_untrusted_entry(root: str) -> str:
 
 
 def socket_path(root: str, folder: str) -> str:
-    """Return the path of the agent's socket. Socket paths are limited to about 100 bytes."""
+    """Return the path of an agent's socket, which must not exceed the system's limit of about 100 bytes."""
     path = NodePaths(f"{pools_folder(root)}/{folder}").socket
     if len(path) <= 90:
         return path
@@ -218,7 +218,7 @@ def collect_facts(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_retained_facts(folder: str) -> dict[str, Any]:
-    """Return the facts about retained results in a folder; {} for other folders.
+    """Return a description of the retained results in a folder; {} for folders without retained results.
 
     Returns:
         ``until`` (Unix time of expiry), ``runs`` (unfetched bytes by run) and ``bytes`` (size on disk).
@@ -269,7 +269,7 @@ def find_node_processes(folder: str) -> list[int]:
 
 
 def parent_pids() -> dict[int, int]:
-    """Return the parent of each running process, without threads of the kernel; {} without /proc."""
+    """Return pid -> parent's pid of all running processes, without kernel threads; {} without /proc."""
     parents: dict[int, int] = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc")) if os.path.isdir("/proc") else ()):
         try:
@@ -283,7 +283,7 @@ def parent_pids() -> dict[int, int]:
 
 
 def with_descendants(pids: set[int], parents: dict[int, int]) -> set[int]:
-    """Return processes together with all their descendants."""
+    """Return the given processes together with all their descendants."""
     found = set(pids)
     while below := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= below
@@ -291,7 +291,7 @@ def with_descendants(pids: set[int], parents: dict[int, int]) -> set[int]:
 
 
 def belongs_to_node(pid: int, folder: str) -> bool:
-    """Check whether a process has a node's mark or prints into the node's folder.
+    """Check whether a process has a node's mark in its environment, or prints into the node's folder.
 
     Raises:
         OSError: If the process has ended or belongs to another user.
@@ -312,7 +312,7 @@ def belongs_to_node(pid: int, folder: str) -> bool:
 def is_elevated(pid: int) -> bool:
     """Check whether a process gained rights from a set-user-ID program (sudo, su), according to its auxiliary vector.
 
-    The environment of such a process proves nothing, because another user may have started the process.
+    Another user may have started such a process, so its environment is not trusted.
     """
     with open(f"/proc/{pid}/auxv", "rb") as file:
         words = memoryview(file.read()).cast("L").tolist()
@@ -320,7 +320,7 @@ def is_elevated(pid: int) -> bool:
 
 
 def read_environment(pid: int) -> bytes:
-    """Return the initial environment of a process. It is briefly empty during exec(), so retry."""
+    """Return the environment with which a process started. Retry, because it is briefly empty during exec()."""
     for _ in range(MAX_EXEC_RETRIES):
         with open(f"/proc/{pid}/environ", "rb") as file:
             found = file.read()
@@ -341,7 +341,7 @@ def list_gpus() -> list[str]:
 
 
 def is_recoverable(folder: str, workers: list[int]) -> bool:
-    """Check whether a new agent can take over a folder without an agent.
+    """Check whether a new agent can take over the folder of an agent that has ended.
 
     Workers must still run, or the lease must be valid and the machine must not have restarted.
     """
@@ -353,7 +353,7 @@ def is_recoverable(folder: str, workers: list[int]) -> bool:
 
 
 def is_lease_expired(state: dict[str, Any], last: float) -> bool:
-    """Check whether a pool's folder has been inactive for longer than its lease."""
+    """Check whether a pool's folder has been inactive for longer than the lease allows."""
     return bool(time.time() - last >= max(state.get("idle_timeout", UNKNOWN_LEASE), MIN_LEASE))
 
 
@@ -370,7 +370,7 @@ def boot_time() -> float:
 
 
 def last_activity(folder: str) -> tuple[dict[str, Any], float]:
-    """Return the state that an agent saved ({} if none) and the time of the latest change in its folder."""
+    """Return the state that a folder's agent saved ({} if none), and the Unix time of the folder's latest change."""
     spool = NodePaths(folder).spool
     paths = [folder, spool] + [os.path.join(spool, name) for name in os.listdir(spool)]
     last = max(os.stat(path).st_mtime for path in paths)

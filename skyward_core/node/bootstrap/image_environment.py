@@ -151,7 +151,7 @@ def find_ready_environment(
 
 
 def _find_ready(folder: Path) -> str:
-    """Return the interpreter of an environment's folder, or "" if it is missing or locked. Mark it as used."""
+    """Return the interpreter of an environment's folder; "" if it is missing or locked. Mark the folder as used."""
     if not (folder / MADE_FILE).exists():
         return ""
     with open_lock_file(folder) as lock:
@@ -163,7 +163,7 @@ def _find_ready(folder: Path) -> str:
 
 
 def open_lock_file(folder: Path) -> IO[str]:
-    """Open the lock file of an environment: locked exclusively to build or delete it, shared to mark it as used."""
+    """Open an environment's lock file: locked exclusively to build or delete the environment, shared to use it."""
     return folder.with_name(f"{folder.name}.lock").open("a")
 
 
@@ -357,12 +357,12 @@ _ADDRESS = "SKYWARD_INDEX_"
 
 
 def _address_variable(index: int | str) -> str:
-    """Return the variable that contains the address of an index that is restricted to some packages."""
+    """Return the name of the environment variable that contains the address of a restricted package index."""
     return f"{_ADDRESS}{index}"
 
 
 def _single_index_variables(address: str) -> dict[str, str]:
-    """Return variables that make installers use only one index."""
+    """Return environment variables that make pip and uv use only one package index."""
     return {"PIP_INDEX_URL": address, "PIP_EXTRA_INDEX_URL": "", "UV_DEFAULT_INDEX": address, "UV_INDEX": ""}
 
 
@@ -382,7 +382,7 @@ def find_unmet_requirements(python: str, requirements: list[str], root: str = RO
 
 
 def _query_interpreter(python: str, root: str, request: str = "") -> subprocess.CompletedProcess[str]:
-    """Run ``node.bootstrap.installed_packages`` in an interpreter with a time limit.
+    """Run ``node.bootstrap.installed_packages`` in an interpreter with a time limit, and return its answer.
 
     Raises:
         EnvironmentFailed: If the time limit was exceeded.
@@ -397,7 +397,7 @@ def _query_interpreter(python: str, root: str, request: str = "") -> subprocess.
 
 
 def list_requirements(image: Mapping[str, Any]) -> list[str]:
-    """Return all requirements of an environment, without hashes."""
+    """Return all package requirements of an image's environment, without hashes."""
     groups = image.get(restrictions.PINNED) or ()
     exact = [line.partition(" --hash=")[0] for group in groups for line in group["lines"]]
     return [*(image.get("pip") or ()), *exact, *(image.get("constraints") or ())]
@@ -477,7 +477,7 @@ def _install(python: str, folder: Path, image: Mapping[str, Any], variables: dic
 
 @contextlib.contextmanager
 def _explain_index_failure(requirements: Sequence[str], indexes: Sequence[restrictions.Index]) -> Iterator[None]:
-    """Add an explanation to errors that may occur because a package is restricted to an index."""
+    """Add an explanation to installer errors that may occur because a package is restricted to one index."""
     try:
         yield
     except EnvironmentFailed as error:
@@ -492,7 +492,7 @@ def _explain_index_failure(requirements: Sequence[str], indexes: Sequence[restri
 
 
 def _list_installed(python: str, root: str = ROOT) -> dict[str, str]:
-    """Return the installed packages of an interpreter."""
+    """Return the installed packages of an interpreter, in pip's format."""
     done = _query_interpreter(python, root)
     try:
         return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -510,7 +510,7 @@ def _add_package_folders(folder: Path, packages: Sequence[Sequence[str]]) -> Non
 def _constraint_options(
     folder: Path, image: Mapping[str, Any], installed: Mapping[str, str], excluded: Sequence[str]
 ) -> list[str]:
-    """Return options that restrict installers to the image's constraints, pinned versions and installed versions."""
+    """Return installer options that enforce the image's constraints, pinned versions and installed versions."""
     exact = [
         line
         for line in list_requirements({restrictions.PINNED: image.get(restrictions.PINNED)})
@@ -540,7 +540,7 @@ def _install_pinned(
 
 
 def _pip_command(python: str, target: str) -> list[str]:
-    """Return the command of the base interpreter's pip for a new environment; [] if it has no usable pip."""
+    """Return the command that runs the base interpreter's pip for a new environment; [] if its pip is not usable."""
     found = _run_python(python, _ASK_PIP)
     if found.returncode:
         return []
@@ -625,7 +625,7 @@ def _run_installer(
 
 
 def main() -> None:
-    """Build the environment for the client that reads the output.
+    """Build an image's environment for the client that reads the output.
 
     Reads the request as JSON from standard input. Writes one JSON object per line: progress, then the result or an
     error.

@@ -42,7 +42,7 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 
 
 def unmet_requirements(requirements: Sequence[str]) -> list[str]:
-    """Return the requirements that are not met or cannot be checked.
+    """Return the requirements that this interpreter does not meet, or that cannot be checked.
 
     Args:
         requirements: Requirements in pip's format.
@@ -54,7 +54,7 @@ def unmet_requirements(requirements: Sequence[str]) -> list[str]:
 
 
 def _check_with_packaging(requirements: Sequence[str]) -> set[str]:
-    """Return the unmet requirements, using the ``packaging`` library, which takes long to import."""
+    """Return the unmet requirements, checked with the ``packaging`` library, which takes long to import."""
     packaging: Any
     try:
         from packaging import requirements as packaging
@@ -67,7 +67,7 @@ def _check_with_packaging(requirements: Sequence[str]) -> set[str]:
 
 
 def _is_met(text: str) -> bool | None:
-    """Check a requirement of the form ``name`` or ``name==version``; None for forms that need ``packaging``."""
+    """Check a requirement of the form ``name`` or ``name==version``. Return None if it needs ``packaging``."""
     plain, _, marker = text.partition(";")
     if marker and (needed := is_marker_true(marker)) is not True:
         return True if needed is False else None
@@ -110,7 +110,7 @@ def _find_unmet(packaging: Any, text: str, extras: Sequence[str], seen: set[tupl
 
 
 def main() -> None:
-    """Read requirements as JSON from standard input, and print the unmet ones; without input, print the packages."""
+    """Read requirements as JSON from standard input, and print the unmet ones. Without input, print all packages."""
     request = sys.stdin.read()
     # Skip the first entry of sys.path: the folder or bundle of this module.
     answer = unmet_requirements(json.loads(request)) if request else list_packages(sys.path[1:])
@@ -140,7 +140,7 @@ _VERSIONS = ("python_version", "python_full_version")
 
 
 def is_marker_true(marker: str) -> bool | None:
-    """Evaluate a marker for this interpreter; None if the marker is not supported."""
+    """Evaluate a requirement's marker for this interpreter; None if the marker is not supported."""
     try:
         return _evaluate(ast.parse(marker.strip(), mode="eval").body)
     except (SyntaxError, ValueError, KeyError):

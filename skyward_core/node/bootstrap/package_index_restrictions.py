@@ -20,12 +20,12 @@ _LOGIN = re.compile(r"(?P<scheme>https?://)(?P<info>[^\s/?#]+)@(?P<host>[^\s/?#:
 
 
 def index_name(number: int) -> str:
-    """Return uv's name of an image's index."""
+    """Return the name that uv uses for an index of an image."""
     return f"image{number}"
 
 
 def normalize_name(name: str) -> str:
-    """Normalize the name of a package."""
+    """Return a package's normalized name, which is equal for all spellings."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -54,7 +54,7 @@ def group_by_index(requirements: Sequence[str], indexes: Sequence[Index]) -> dic
 
 
 def iterate_pinned_groups(image: Mapping[str, Any]) -> Iterator[tuple[list[str], int | str | None]]:
-    """Yield the pinned lines of an image, each group with the only index that it may come from.
+    """Yield the pinned requirements of an image in groups, each with the only index that they may come from.
 
     The index is a number for an index of the image, a name for one of :func:`lock_indexes`, or None for the default
     indexes.
@@ -73,13 +73,13 @@ def iterate_pinned_groups(image: Mapping[str, Any]) -> Iterator[tuple[list[str],
 
 
 def lock_indexes(image: Mapping[str, Any]) -> dict[str, str]:
-    """Return the indexes of a lock file by name."""
+    """Return the package indexes of a project's lock file, by name."""
     groups = image.get(PINNED) or ()
     return {f"OF_LOCK_{number}": group["index"] for number, group in enumerate(groups) if group["index"]}
 
 
 def unnamed_packages(requirements: Sequence[str], indexes: Sequence[Index]) -> list[str]:
-    """Return restricted packages that no requirement names. As dependencies they could come from another index."""
+    """Return restricted packages that no requirement names. As dependencies, they could come from other indexes."""
     named = set(map(package_name, requirements))
     return [package for package in map_packages_to_indexes(indexes) if package not in named]
 
@@ -114,7 +114,7 @@ def format_pyproject(requirements: Sequence[str], indexes: Sequence[Index]) -> s
 
 
 def index_credentials(indexes: Sequence[Index]) -> Iterator[tuple[str, str]]:
-    """Yield the variables with uv's credentials for the indexes in :func:`format_pyproject`."""
+    """Yield the environment variables with uv's credentials for the indexes in :func:`format_pyproject`."""
     for number, index in enumerate(indexes):
         if index.get("packages") and (found := _LOGIN.search(index["url"])):
             user, _, password = found["info"].partition(":")
@@ -123,7 +123,7 @@ def index_credentials(indexes: Sequence[Index]) -> Iterator[tuple[str, str]]:
 
 
 def index_variables(image: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the variables for the index options of a script.
+    """Yield the environment variables that apply a script's index options to pip and uv.
 
     ``index`` replaces the public index, ``find_links`` adds locations, and ``no_index`` disables all indexes.
     """

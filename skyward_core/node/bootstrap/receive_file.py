@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def main(*arguments: str) -> None:
-    """Receive a file, or exit with an error message; see :func:`receive_file`."""
+    """Receive a file; on failure, exit with an error message. See :func:`receive_file`."""
     try:
         receive_file(*arguments)
     except OSError as error:
@@ -23,7 +23,7 @@ def main(*arguments: str) -> None:
 
 
 def receive_file(folder: str, name: str, size: str, attempts: str, token: str) -> None:
-    """Receive a file.
+    """Receive a file from the client, or continue an interrupted upload of it.
 
     Args:
         folder: Target folder; created if missing.

@@ -28,7 +28,7 @@ MTIME_RESOLUTIONS = (1, 100, 10**3, 10**6, 10**9, 2 * 10**9)  # nanoseconds; tim
 
 
 class ByteSource(Protocol):
-    """Source of bytes."""
+    """Source of bytes, such as an open file."""
 
     def read(self, size: int, /) -> bytes: ...
 
@@ -54,7 +54,7 @@ def file_hash(path: Path) -> str:
 
 
 def _is_as_sent(path: str, status: os.stat_result, item: FolderItem | None) -> bool:
-    """Check whether a file is unchanged since the upload.
+    """Check whether a file of the copy is the one that the client uploaded.
 
     Compares modification times at the file system's resolution. If an older release recorded the upload, the list has
     no modification times and ``size`` is negative.
@@ -88,7 +88,7 @@ def read_sent_items(listing: Path) -> dict[str, FolderItem]:
 
 
 class DecompressedSource:
-    """Decompressed bytes of a compressed source."""
+    """Source of bytes that decompresses another source."""
 
     def __init__(self, source: ByteSource) -> None:
         self._source = source
@@ -104,7 +104,7 @@ class DecompressedSource:
 
 
 def _read_pieces(contents: ByteSource) -> Iterator[bytes | None]:
-    """Yield the chunks of the next file, or a single None if the client could not read it."""
+    """Yield the content of the next file in chunks, or a single None if the client could not read the file."""
     while size := PIECE.unpack(_read_exactly(contents, PIECE.size))[0]:
         if size == VANISHED:
             yield None
@@ -123,15 +123,16 @@ def _read_exactly(contents: ByteSource, size: int) -> bytes:
 
 
 def _beside(path: Path, suffix: str) -> Path:
-    """Return a path in the same folder: the name, shortened if file systems would reject it, and a suffix."""
+    """Return a path in the same folder with a suffix. Shorten the name if file systems would reject it."""
     return path.with_name(os.fsdecode(os.fsencode(path.name)[: MAX_NAME - len(suffix)]) + suffix)
 
 
 class FolderCopy:
-    """Copy of the client's folder on a node, locked by one client at a time.
+    """A node's copy of the client's folder, locked by one client at a time.
 
-    Files that ranks wrote since the upload are never lost. If the client has changed the same file, the ranks' version
-    is renamed. Otherwise it stays in place.
+    Files that ranks wrote since the upload are never lost: if the client has changed the same file, the ranks' version
+    is
+    renamed, otherwise it stays in place.
 
     Args:
         root: Folder of skyward on the node.
@@ -155,7 +156,7 @@ class FolderCopy:
 
     @property
     def _partial_list(self) -> Path:
-        """List of an upload in progress."""
+        """Path of the list of files that the upload in progress has sent."""
         return self.list_path.with_suffix(".part")
 
     def compare(self, items: Iterable[FolderItem]) -> tuple[list[int], dict[int, str]]:
@@ -182,7 +183,7 @@ class FolderCopy:
         return requested, doubtful
 
     def is_same_listing(self, items: Iterable[FolderItem]) -> bool:
-        """Check whether the items equal those of the latest upload."""
+        """Check whether the client's files equal those of the latest upload."""
         return self.list_path.exists() and self._sent[0] == {item.path: item for item in items}
 
     def apply(
@@ -252,12 +253,12 @@ class FolderCopy:
         self._replace_file(partial, path)
 
     def _replace_file(self, partial: Path, path: Path) -> None:
-        """Move an uploaded file to its path, after renaming a file of the ranks."""
+        """Move an uploaded file to its path. Rename a file that ranks wrote there."""
         self._set_aside(path)
         partial.replace(path)
 
     def _make_parents(self, path: Path) -> None:
-        """Create the parent folders of a path. Files in their place are renamed or deleted."""
+        """Create the parent folders of a path. Rename or delete files that have a folder's name."""
         for parent in reversed(path.relative_to(self.folder).parents):
             at = self.folder / parent
             if at.is_symlink() or (at.exists() and not at.is_dir()):
@@ -266,7 +267,7 @@ class FolderCopy:
             at.mkdir(exist_ok=True)
 
     def _set_aside(self, path: Path) -> None:
-        """Make a path free: rename a file written by ranks, and delete an empty folder."""
+        """Free a path for an uploaded file: rename a file written by ranks, and delete an empty folder."""
         name = path.relative_to(self.folder).as_posix()
         try:
             status = path.lstat()

@@ -44,7 +44,7 @@ def check_peer_user(agent: socket.socket) -> None:
 
 
 def relay_stdin(agent: socket.socket) -> None:
-    """Forward standard input to the agent. Exit when it ends."""
+    """Forward standard input to the agent. Exit the process when standard input ends."""
     try:
         while data := os.read(0, 1 << 18):
             agent.sendall(data)

@@ -1,4 +1,4 @@
-"""The worker's blocking connection to the agent, which outlives the agent."""
+"""The worker's blocking connection to the agent, which is restored after the agent's death."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RETRY_DELAY = 0.05  # seconds between the worker's attempts to connect to a new 
 
 
 class AgentChannel:
-    """Frames over a Unix socket. Any thread may call ``send``, but only one ``receive``.
+    """Channel that sends and receives frames over a Unix socket. Any thread may send, but only one may receive.
 
     When the agent dies, a thread connects to the next agent on the same socket and sends all unacknowledged frames
     again. Agents acknowledge frames by number ("seen").
@@ -82,7 +82,7 @@ class AgentChannel:
         return self._frames.popleft()
 
     def _read(self, current: socket, flags: int = 0) -> bool:
-        """Read available data of a connection. Return whether there may be more."""
+        """Read the data that a connection has received. Return False at its end."""
         try:
             data = current.recv(1 << 16, flags)
         except OSError:
@@ -116,7 +116,7 @@ class AgentChannel:
         return connection
 
     def _is_socket_ours(self) -> bool:
-        """Check whether the descriptor still belongs to our socket.
+        """Check whether the socket's descriptor still belongs to this channel.
 
         User code may have closed the socket, for example with ``os.closerange``.
         """
@@ -140,7 +140,7 @@ class AgentChannel:
                 sleep(RETRY_DELAY)
 
     def _reconnect(self, lost: socket) -> bool:
-        """Replace a lost connection. Return whether there is a connection."""
+        """Replace a lost connection. Return whether the worker is connected to an agent."""
         with self._renewing:  # Only one thread reconnects, although several may detect the lost connection.
             if self._socket is not lost:
                 return True

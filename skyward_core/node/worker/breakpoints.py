@@ -112,7 +112,7 @@ def patch_pdb(pdb: Any, wait: float, path: str, process: int) -> None:
 
 
 def end_debugging() -> None:
-    """Disconnect the debugger at the end of a call."""
+    """Disconnect the user's debugger at the end of a call."""
     found = _debuggers.get(threading.get_ident())
     # A forked child shares the connection of its parent and must not end it.
     if found is not None and os.getpid() == _rank_pid:
@@ -122,7 +122,7 @@ def end_debugging() -> None:
 
 
 def _has_no_input(file: Any) -> bool:
-    """Check whether a file is at its end, as standard input of ranks and of multiprocessing's children is."""
+    """Check whether a file is /dev/null, as the standard input of ranks and of multiprocessing's children is."""
     if file is None or getattr(file, "closed", False):
         return True
     try:
@@ -133,7 +133,7 @@ def _has_no_input(file: Any) -> bool:
 
 
 def pool_rank(info: InstanceInfo) -> int:
-    """Return the rank's number in the pool. The gang may have only some of the pool's nodes."""
+    """Return the rank's number among all ranks of the pool, which differs if the gang has only some of the nodes."""
     with suppress(ValueError, TypeError, KeyError, IndexError):
         # User code may have set the environment variable to invalid text.
         place = json.loads(os.environ[VARIABLE])
@@ -144,7 +144,7 @@ def pool_rank(info: InstanceInfo) -> int:
 
 
 class _Breakpoint:
-    """A place where a rank stops."""
+    """Breakpoint at which a rank waits for a debugger."""
 
     def __init__(self, frame: FrameType, line: int, action: str) -> None:
         info = instance_info()
@@ -219,7 +219,7 @@ def _accept_debugger(path: str, wait: float, breakpoint_: _Breakpoint) -> Any:
 
 
 def _accept_first(listener: Any, wait: float, breakpoint_: _Breakpoint) -> Any:
-    """Return the first connection. Log a message once if no debugger connects for a while.
+    """Return the first connection of a debugger. If none connects for a while, log a message once.
 
     Raises:
         TimeoutError: If no debugger connects in time.
@@ -236,7 +236,7 @@ def _accept_first(listener: Any, wait: float, breakpoint_: _Breakpoint) -> Any:
 
 
 class _DebuggerInput:
-    """Input of the user, read line by line."""
+    """The debugger's input: lines that the user types, received over a connection."""
 
     encoding = "utf-8"
 
@@ -269,7 +269,7 @@ class _DebuggerInput:
 
 
 class _DebuggerOutput:
-    """Output of the debugger. Errors are ignored after the user has disconnected."""
+    """The debugger's output, sent to the user. Errors are ignored after the user has disconnected."""
 
     encoding = "utf-8"
 
@@ -286,7 +286,7 @@ class _DebuggerOutput:
 
 
 def _make_debugger_class(pdb: Any) -> Any:
-    """Return a debugger class whose terminal is a connection."""
+    """Return a debugger class that reads its input from a connection and writes its output there."""
 
     class Debugger(pdb.Pdb):  # type: ignore[misc]
         def __init__(self, connection: Any) -> None:
@@ -322,7 +322,7 @@ def _make_debugger_class(pdb: Any) -> Any:
             self._connection.close()
 
         def do_EOF(self, arg: str) -> int:
-            """Disconnect and let the rank continue."""
+            """Disconnect the debugger at the end of its input, and let the rank continue."""
             self.clear_all_breaks()
             self.set_continue()
             self.leave()

@@ -1,4 +1,4 @@
-"""Modules of the user's script in a rank: unpickling, ``__main__``, source files, and modules that may be edited."""
+"""Code that makes a user's script work in a rank: unpickling, ``__main__``, source files, and edited modules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MAX_MODULES = 2000  # maximum number of module files whose hashes are reported; 
 
 
 class LoadedModules:
-    """Loaded modules below some folders, except for installed packages.
+    """Registry of the modules that user code has loaded from some folders, except for installed packages.
 
     Args:
         folders: Absolute paths, the working folder first. Files in the working folder are named by relative path,
@@ -226,7 +226,7 @@ class MainNamespaceLoader:
         sys.argv[:1] = [self._moved.get(each, each) for each in sys.argv[:1]]
 
     def to_client_paths(self, trace: str) -> str:
-        """Replace the node's file names in a traceback by the client's, which the user knows."""
+        """Replace the node's file names in a traceback by the client's file names, which the user knows."""
         for name, node_file in self._moved.items():
             trace = trace.replace(f'  File "{node_file}"', f'  File "{name}"')
         if len(self._files) == MAPPED_FILES and all(self._files):
@@ -290,7 +290,7 @@ class MainNamespaceLoader:
 
 
 def _patch_child_main(spawn: Any, stand_in: Callable[[], str]) -> None:
-    """Make child processes of multiprocessing run the file ``stand_in()`` instead of the script.
+    """Make multiprocessing's child processes run the file that ``stand_in()`` names, instead of the script.
 
     If ``stand_in`` returns "", the children run the script as usual.
     """
@@ -308,7 +308,7 @@ def _patch_child_main(spawn: Any, stand_in: Callable[[], str]) -> None:
 
 
 class ChildMainNamespace:
-    """``__getattr__`` of a child's ``__main__``: loads the script's definitions on first access."""
+    """``__getattr__`` of ``__main__`` in a child process: loads the script's definitions on first access."""
 
     # stand_in: file that the child and its own children run instead of the script
 
@@ -391,7 +391,7 @@ def _unpickle(file: Any) -> tuple[Any, list[Any], dict[str, tuple[str, str, str]
 
 
 def _set_file_names(made: list[Any], defined_in: dict[str, tuple[str, str, str]], files: SourcePaths) -> dict[str, str]:
-    """Set the file names of the code objects to the node's files. Return the node's files by the client's names."""
+    """Set the file names of code objects to the node's files. Return a mapping of client file names to node files."""
     own = SourceFiles(*files)
     found = own.find(defined_in)
     for fn in made:
@@ -424,7 +424,7 @@ def _move_to_main(made: Any) -> None:
 
 
 def _collect_names(made: list[Any], spaces: list[dict[str, Any]], scripts: set[str]) -> dict[str, Any]:
-    """Return the script's definitions by name, after moving all of them to ``__main__``."""
+    """Move all definitions of the script to ``__main__``, and return them by name."""
     names = {}
     own = {}
     for each in made:
@@ -443,7 +443,7 @@ def _collect_names(made: list[Any], spaces: list[dict[str, Any]], scripts: set[s
 
 
 class SourceFiles:
-    """Source files of scripts on the node.
+    """Source files of the client's scripts on the node.
 
     Args:
         sent: Folder of source files that clients have sent, by content hash.
@@ -458,7 +458,7 @@ class SourceFiles:
         self._waits = False
 
     def find(self, named: dict[str, tuple[str, str, str]]) -> dict[str, str]:
-        """Return the node's files that differ from the client's, by the client's names.
+        """Return the files that have another path on the node: client's file name -> node's file.
 
         Args:
             named: Files in the format of :mod:`skyward_core.tasks.function_pickling`.
@@ -473,7 +473,7 @@ class SourceFiles:
         return found
 
     def copy_of(self, place: str) -> str:
-        """Return the path of the copy of a client's file, or ""."""
+        """Return the path of the node's copy of a client's file, or "" if there is no copy."""
         inside = self._there and self._here and place.startswith(f"{self._there}/")
         return f"{self._here}{place[len(self._there or '') :]}" if inside else ""
 
@@ -485,7 +485,7 @@ class SourceFiles:
         return copy
 
     def _register_source(self, name: str, file: str, content: str) -> None:
-        """Make tracebacks and :mod:`inspect` find the source text of a file name."""
+        """Make tracebacks and :mod:`inspect` find the source text of a script file that the node does not have."""
         if not os.path.exists(file):  # noqa: PTH110
             return
         self._registered[name] = file, content

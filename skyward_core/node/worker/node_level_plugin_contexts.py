@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def main(socket_path: str, folder: str, rank: str, number: str) -> None:
-    """Hold the contexts until the agent ends this process, or until no agent has run for too long."""
+    """Hold the plugins' contexts until the agent ends this process, or until no agent has run for too long."""
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # the log is read while the process runs
     faulthandler.enable()
     import_hooks_gc_pause_and_alias.install()
@@ -33,7 +33,10 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
 
 
 class PluginContextServer:
-    """Server of the agent's requests. ``_state`` (fresh, entering or entered) is reported to agents that connect."""
+    """Receiver of the agent's requests to enter and leave the contexts.
+
+    ``_state`` (fresh, entering or entered) is reported to agents that connect.
+    """
 
     def __init__(self, socket_path: str, patience: float) -> None:
         self._state = "fresh"

@@ -1,4 +1,4 @@
-"""Exceptions of user code, converted into messages, tracebacks and pickles for the client.
+"""Conversion of user code's exceptions into messages, tracebacks and pickles for the client.
 
 Also captures the exceptions of executor calls as values, because the other calls of the executor continue.
 """
@@ -26,7 +26,7 @@ MAX_TRACEBACK = 65536  # maximum characters of a traceback, including its messag
 
 
 class CapturedResult(NamedTuple):
-    """Result of one call.
+    """Result of one call whose exception is captured as a value.
 
     Attributes:
         data: The pickled value, or the pickled exception.
@@ -38,7 +38,7 @@ class CapturedResult(NamedTuple):
 
 
 def capture_call(call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]) -> CapturedResult:
-    """Run a call. Return its value or its exception."""
+    """Run a call, and return its value or its exception as a ``CapturedResult``."""
     from skyward_core.runtime.rank_side_async_stream_and_map_calls import adapt_async_function
 
     fn, args, kwargs = call
@@ -54,7 +54,7 @@ def capture_call(call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]
 
 
 def describe_error(error: BaseException) -> tuple[ErrorKeys, bytes]:
-    """Return an exception as text and as a pickle that the client can load. The pickle is b"" if there is none."""
+    """Return an exception as text and as a pickle that the client can load; b"" if it cannot be pickled."""
     words = error_words(error)
     try:
         return words, _pickle_error(error, words["type"], safe_text(error))
@@ -63,7 +63,7 @@ def describe_error(error: BaseException) -> tuple[ErrorKeys, bytes]:
 
 
 def error_words(error: BaseException) -> ErrorKeys:
-    """Return type, message and traceback of an exception, even if methods of the exception raise errors."""
+    """Return the type, message and traceback of an exception as text, even if its own methods raise errors."""
     own = trace = BaseException.__dict__["__traceback__"].__get__(error)
     while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith(_OWN_PACKAGE):
         trace = trace.tb_next
@@ -85,7 +85,7 @@ def error_words(error: BaseException) -> ErrorKeys:
 
 
 def _shorten_traceback(text: str) -> str:
-    """Shorten a traceback in the middle. The start explains long messages, and the end shows the final error."""
+    """Remove the middle of a long traceback. The start explains long messages, and the end shows the final error."""
     if len(text) <= MAX_TRACEBACK:
         return text
     head, tail = MAX_TRACEBACK * 3 // 4 - 80, MAX_TRACEBACK // 4
@@ -133,9 +133,11 @@ def hide_worker_frames(traceback: Any) -> None:
 
 
 def _pickle_error(error: BaseException, name: str, message: str) -> bytes:
-    """Pickle the first variant that can be loaded.
+    """Return the pickle of the first variant of an exception that can be loaded again.
 
-    The variants are the exception itself, one of its type created without ``__init__``, and a stand-in with its name.
+    The variants are the exception itself, an exception of its type created without ``__init__``, and a stand-in with
+    its
+    name.
     """
     from skyward_core.model.errors import RemoteError
 
@@ -198,7 +200,7 @@ def _picklable_arguments(error: BaseException) -> tuple[Any, ...]:
 
 
 class _RecreatedException:
-    """Pickles as an exception that is created without calling its ``__init__``."""
+    """Pickles like an exception that is recreated without calling its ``__init__``."""
 
     def __init__(self, *state: Any) -> None:
         self._state = state

@@ -31,7 +31,7 @@ READ_BYTES = 1 << 16
 
 
 class ChildOutput:
-    """Pipes for the output of children, forwarded to the rank's streams.
+    """Pipes that capture the output of child processes and forward it to the rank's streams.
 
     Args:
         write: Writes bytes to standard output (1) or standard error (2).
@@ -51,7 +51,7 @@ class ChildOutput:
         os.system = self._run_system
 
     def drain(self) -> None:
-        """Forward all output that children have printed so far."""
+        """Forward all output that child processes have printed so far."""
         if self._pipes:
             with self._lock:
                 for stream, (readable, _) in self._pipes.items():
@@ -78,7 +78,7 @@ class ChildOutput:
         return code << 8 if code >= 0 else -code
 
     def _pipe_for_child(self, stream: int) -> int | None:
-        """Return the descriptor for a child; None if user code has redirected the stream."""
+        """Return the descriptor for a child process's output; None if user code has redirected the stream."""
         if self._places[stream] != file_identity(stream):
             return None
         with self._lock:
@@ -107,13 +107,13 @@ class ChildOutput:
             self.drain()
 
     def _on_fork(self) -> None:
-        """Let a forked child print directly to the files."""
+        """Let a forked child process print directly to the log files."""
         self._pipes = {}
         self._lock = threading.Lock()
 
 
 class CapturedStreams:
-    """Replacement of the interpreter's output streams.
+    """Replacement of the interpreter's output streams, which marks the order of output and the run that printed it.
 
     Args:
         path: File of the marks.
@@ -143,7 +143,7 @@ class CapturedStreams:
         os.register_at_fork(after_in_child=self._on_fork)
 
     def start_run(self, run: str) -> None:
-        """Attribute further output to a run."""
+        """Attribute all further output to a run."""
         self._runs.append(run)
         self._update_run()
 
@@ -192,7 +192,7 @@ class CapturedStreams:
         self._note_output()
 
     def _start_thread(self) -> bool:
-        """Start the thread of the marks. Return False if the user's limit of processes forbids it."""
+        """Start the thread that waits until writes are marked again. Return False if the process limit forbids it."""
         if self._thread is None:  # The thread starts at the first output, because most calls print nothing.
             thread = threading.Thread(target=self._rearm_marks, name="log-marks", daemon=True)
             with suppress(RuntimeError):
@@ -225,7 +225,7 @@ class CapturedStreams:
                 left = self._scan.search_if_due()
 
     def _write_child_output(self, stream: int, data: bytes) -> None:
-        """Write output of children to the file."""
+        """Write the output of child processes to the log file."""
         self._marker.mark_before(self._run)
         duplicate, identity = self._files[stream]
         # User code may have closed our duplicate of the descriptor and reused its number.
@@ -236,12 +236,12 @@ class CapturedStreams:
         self._note_output()
 
     def _on_first_child(self) -> None:
-        """From now on check for output of other processes before each write to standard output."""
+        """Start to check for output of other processes before each write to standard output."""
         self._is_shared = True
         self._intercept_stdout()
 
     def _on_fork(self) -> None:
-        """Continue in a forked child, which has no thread for the marks."""
+        """Continue in a forked child process, in which no thread restarts the marks."""
         self._scan = None
         self._on_first_child()
 

@@ -1,4 +1,4 @@
-"""SIGTERM in a rank's process, and the signal for stack dumps.
+"""Handling of SIGTERM, and of the signal for stack dumps, in a rank's process.
 
 SIGTERM raises an exception in user code, so that ``finally`` blocks run, and ends the process if no Python code runs.
 """
@@ -35,7 +35,7 @@ _stacks: list[int] = []  # contains the descriptor of the file for stack dumps o
 
 
 def enable_stack_dumps(path: str) -> None:
-    """Write the stacks of all threads to a file whenever the signal for it arrives.
+    """Write the stacks of all threads to a file whenever the signal for stack dumps arrives.
 
     The handler is in C, so it works while native code blocks or holds the GIL. The signal can interrupt a blocking
     call, so the agent sends it only at the user's request, after checking that the handler and the file exist.
@@ -75,7 +75,7 @@ def _open_pipe(path: str) -> tuple[int, int]:
 
 
 def _describe_exception(handled: Any) -> str:
-    """Return type, message and place of an exception that a thread handles, as ``sys._current_exceptions`` has it."""
+    """Return type, message and place of an exception that a thread handles (from ``sys._current_exceptions``)."""
     from skyward_core.node.worker.result_pickles_and_summaries import safe_text
 
     # Python 3.11 has a tuple (type, exception, traceback) instead of the exception.
@@ -191,7 +191,7 @@ class StopSignal:
         sys.exit(128 + signal.SIGTERM)
 
     def _stop_in_loop(self) -> bool:
-        """Ask the running event loop to stop. Return whether a loop handles the stop."""
+        """Ask the running asyncio event loop to stop. Return whether a loop will raise the exception."""
         repeated, self._repeated = self._repeated, False
         if repeated:
             pending, self._stopping_loop = self._stopping_loop, None
@@ -211,7 +211,7 @@ class StopSignal:
             raise Stopped
 
     def _interrupt_loop(self, loop: Any) -> None:
-        """Interrupt the current step of a loop if the loop does not reach its next step."""
+        """Interrupt a task of the event loop with another SIGTERM if it does not yield to the loop in time."""
         sleep(RETRY_DELAY)
         if self._stopping_loop is loop:
             self._repeated = True
@@ -234,7 +234,7 @@ class StopSignal:
             self._unraisable(unraisable)
 
     def _resend_sigterm(self) -> None:
-        """Wait shortly, because the interrupted code may hold locks, and send SIGTERM again."""
+        """Wait briefly, because the interrupted code may hold locks, then send SIGTERM again."""
         sleep(RETRY_DELAY)
         signal.pthread_kill(self._main, signal.SIGTERM)
 
@@ -248,7 +248,7 @@ class StopSignal:
                     os._exit(128 + signal.SIGTERM)
 
     def _answer_exception(self) -> None:
-        """Write the exception that the main thread handles to the answer file, or else that of another thread."""
+        """Write the exception that the main thread handles to the answer file; if it handles none, another thread's."""
         handled = sys._current_exceptions()
         threads = (self._main, *(each for each in handled if each != threading.get_ident()))
         text = next(filter(None, (_describe_exception(handled.get(each)) for each in threads)), "")
@@ -271,7 +271,7 @@ class StopSignal:
         return not self.was_overridden and signal.getsignal(signal.SIGTERM) == self._handle
 
     def _patch_signal(self) -> None:
-        """Record a handler at the moment that user code sets it, because the handler may be removed before a check."""
+        """Patch ``signal.signal`` to record handlers of user code, which may remove them before a later check."""
         set_handler = signal.signal
 
         @wraps(set_handler)
@@ -289,13 +289,13 @@ class StopSignal:
         signal.signal = record
 
     def _report_handler(self, handles: bool) -> None:
-        """Notify the agent, which gives a process with a handler more time."""
+        """Notify the agent whether user code handles SIGTERM, because the agent gives such a process more time."""
         if handles != self.handles:
             self.handles = handles
             self._on_handler(handles)
 
     def preserve_handler(self) -> None:
-        """Use the current SIGTERM handler, installed by a plugin, for all calls."""
+        """Keep the current SIGTERM handler, which a plugin installed, for all calls."""
         found = signal.getsignal(signal.SIGTERM)
         self._idle_handler = found if callable(found) else self._handle
         preemption.keep_callbacks()

@@ -129,7 +129,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
 
 
 class WorkerProcess:
-    """State of one worker: functions, plugins' contexts, running calls."""
+    """State of one worker: loaded functions, plugins' contexts and running calls."""
 
     _phase, _phase_since = "", 0.0
     _handles_sigterm = False
@@ -183,7 +183,7 @@ class WorkerProcess:
         preemption.install_handler(paths.notices, expected=config.receives_notices)
 
     def _hello(self) -> tuple[Header, bytes]:
-        """Return the first frame of a connection.
+        """Return the first frame that the worker sends on a connection to an agent.
 
         From this frame a new agent also learns the environment, the gang and the gang's plugins.
         """
@@ -200,7 +200,7 @@ class WorkerProcess:
         } | phase | self._known | self._setup | modules | wants, self._plugins
 
     def _report_phase(self, phase: str) -> None:
-        """Report the phase to the agent, because imports and joining process groups take long without output."""
+        """Report the phase to the agent: imports and joining process groups take long without output."""
         self._phase, self._phase_since = phase, monotonic()
         self._channel.send({"t": "phase", "phase": phase})
 
@@ -433,7 +433,7 @@ class WorkerProcess:
         )
 
     def _set_place(self, gang: bool) -> InstanceInfo:
-        """Set this process's place to the rank's place in broadcasts (``gang``) or in tasks, and return it."""
+        """Set the rank and world that user code sees: those of broadcasts (``gang``) or those of tasks. Return them."""
         if self._current_place is not gang:
             self._current_place = gang
             self._infos[gang] = set_place(self._places[gang], own=not gang)
@@ -525,7 +525,7 @@ class WorkerProcess:
             values.close()
 
     def _wait_for_reader(self, window: _ReaderWindow) -> None:
-        """Wait until the reader has room for another value."""
+        """Wait until the reader of a generator has room for another value."""
         if self._capacity > 1:
             window.wait()
             return
@@ -548,7 +548,7 @@ class WorkerProcess:
                     self._received.notify_all()
 
     def _on_frame(self, header: frames.ToWorker, body: bytes) -> None:
-        """Handle a frame that concerns a running call. Put other frames into a queue."""
+        """Pass a frame to the running call that it concerns. Put all other frames into a queue."""
         if header["t"] == "credit":
             window = self._reader_windows.get((header["run"], header["i"]))
             if window is not None:
@@ -566,7 +566,7 @@ class WorkerProcess:
     # -- streamed arguments ------------------------------------------------------------------------------
 
     def _bind_streamed_arguments(self, run: str, index: int, streamed: list[StreamedIterator]) -> None:
-        """Connect the streamed arguments of a call to the agent."""
+        """Connect a call's streamed arguments (iterators on the client) to the agent."""
 
         def request_values(items: StreamedIterator) -> None:
             self._channel.send(_make_want(run, index, items))
@@ -584,7 +584,7 @@ class WorkerProcess:
             self._received.wait_for(have_arrived)
 
     def _close_streamed_arguments(self, run: str, index: int) -> None:
-        """Close the streamed arguments of a call that has ended."""
+        """Close a call's streamed arguments (iterators on the client) after the call has ended."""
         for key in [key for key in self._streamed if key[:2] == (run, index)]:
             self._streamed.pop(key).close()
         with self._received:  # Wake a thread that the ended call left waiting for values of a streamed argument.
@@ -596,7 +596,7 @@ class WorkerProcess:
 
 
 def _load_checked(what: str, load: Callable[[], T]) -> T:
-    """Load objects that a client sent. Convert SystemExit and similar exceptions, which would end the rank.
+    """Load objects that a client sent. Convert exceptions that would end the rank, such as SystemExit.
 
     Raises:
         NotPicklableError: If loading raised StopIteration, or an exception that is not an ``Exception``.
@@ -634,7 +634,7 @@ class _ReaderWindow:
         self._end = WINDOW
 
     def advance(self, until: int) -> None:
-        """Handle the reader's acknowledgement of all values below ``until``. May arrive repeatedly and out of order."""
+        """Allow more values after the reader has acknowledged all values below ``until``. Ignore lower numbers."""
         with self._condition:
             self._end = max(self._end, until + WINDOW)
             self._condition.notify()
@@ -649,7 +649,7 @@ class _ReaderWindow:
 
 
 class _CallThreads:
-    """Threads that run calls and do not keep the process alive."""
+    """Daemon threads that run calls, so that they do not keep the process alive."""
 
     def __init__(self, count: int, call: Callable[[frames.ToWorkerCall, bytes], None]) -> None:
         from queue import SimpleQueue  # imported late, because most workers run calls in one thread only
@@ -670,7 +670,7 @@ class _CallThreads:
 
 
 def has_process_group() -> bool:
-    """Check whether this process has created or joined a process group and has not left it."""
+    """Check whether this process has initialized torch.distributed or jax.distributed and has not left it."""
     for name in ("torch.distributed.distributed_c10d", "jax.distributed"):
         if (module := sys.modules.get(name)) is not None and getattr(module, "is_initialized", bool)():
             return True
@@ -678,7 +678,7 @@ def has_process_group() -> bool:
 
 
 def _plugin_context_error(keys: frames.PluginErrorKeys, data: bytes) -> BaseException:
-    """Return the error that prevented the plugins from entering ``around_app``."""
+    """Return the exception for calls that need plugins whose ``around_app`` contexts could not be entered."""
     from skyward_core.model.errors import RemoteTraceback
     from skyward_core.plugins.plugin import PluginError
 
@@ -692,7 +692,7 @@ def _plugin_context_error(keys: frames.PluginErrorKeys, data: bytes) -> BaseExce
 
 
 def _end_child(answer: frames.WorkerOutcome) -> None:
-    """Exit a child that user code forked, as Python would end a script."""
+    """Exit from a child process that user code forked, in the way in which Python ends a script."""
     error = answer.get("error")
     if answer["kind"] == "raised" and error is not None:
         sys.stderr.write(error.get("traceback") or error["message"])
