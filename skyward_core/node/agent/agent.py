@@ -123,8 +123,7 @@ class Agent:
         self._min_retention = 0.0  # seconds for which results are retained at least
         SPARE.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(2))
         # Spare descriptor. If the process has no free descriptor, the agent closes this one to accept a client and send
-        # it the
-        # error.
+        # it the error.
         self._spare = os.open(os.devnull, os.O_RDONLY)
         # shortages (for example of descriptors) already reported to clients, so that each is reported once
         self._shortages: set[str] = set()

@@ -248,8 +248,7 @@ class NodeState:
         self.gang = gang
         several = self.config.nodes * self.config.ranks_per_node > 1
         # Tasks run in their own processes: a task sees only its rank's share of the GPUs, and a process that has
-        # initialized
-        # CUDA cannot change its GPUs.
+        # initialized CUDA cannot change its GPUs.
         self.has_separate_tasks = self.has_separate_tasks or (gang.is_joined and several) or bool(self._own_devices(0))
         self.epochs.save(gang.epoch)
         self.redactor.add(gang.secrets)

@@ -73,8 +73,7 @@ class Call:
         # read results.
         self.is_owner_deciding = owner is not None
         # Outcome of a call of this node, which the head withholds until all ranks have ended and it decides about a
-        # restart. A
-        # client decides only if it has the outcome, so client and head never decide about the same attempt.
+        # restart. A client decides only if it has the outcome, so client and head never decide about the same attempt.
         self.undecided: frames.AgentOutcome | None = None
         self.is_final = False  # whether the head has decided that the run is not restarted
         # whether the head has decided that the run is restarted, so that another attempt replaces this call
@@ -152,8 +151,7 @@ class RunRecord:
         self.items: dict[int, frames.AgentItem] = {}  # call index -> latest value of the call's generator
         self.active = 0
         # Number of tasks of a gather that returned; the outcomes of these tasks are not stored. A sweep's outcomes are
-        # all
-        # stored, because later clients must know which trials are missing.
+        # all stored, because later clients must know which trials are missing.
         self.returned = 0
         self.over = False  # whether the client has sent the last call of a map
         self.epoch = 0  # epoch of the gang in which the run ran last

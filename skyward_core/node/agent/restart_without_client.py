@@ -259,8 +259,7 @@ class UnattendedRestarts:
         for call in self._state.registry.calls_of_run(run):
             call.is_superseded = True  # A client that connects from now on joins the next attempt.
         # Start the attempt on the other nodes first: this node's requests need the key of the old epoch, which it
-        # forgets when
-        # it starts.
+        # forgets when it starts.
         begun = [answer is not None and answer["begun"] for answer in (await self._ask(others, request)).values()]
         if not self._begin(run, epoch, info, keys):
             return False

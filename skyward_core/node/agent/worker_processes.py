@@ -324,8 +324,7 @@ def spawn(
     # The agent reaps all child processes itself. If subprocess also waited for this one, exit codes could be lost.
     process.returncode = 0
     # Save the pid for later agents, which cannot find it by command line: forked children have the same command line.
-    # If
-    # the disk is full, a later agent starts a new worker.
+    # If the disk is full, a later agent starts a new worker.
     with suppress(OSError), open(config.paths.worker(*place), "w", encoding="utf-8") as file:
         file.write(f"{process.pid} {process_start_time(process.pid)}")
     return process.pid
@@ -370,8 +369,7 @@ def recorded_worker(record: Path) -> int:
     """Return a worker's pid from the file that records it; 0 if the worker has ended, even if its pid is reused."""
     pid, _, when = record.read_text(encoding="utf-8").partition(" ")
     # An empty file means that the agent died after it started the worker and before it wrote the pid. The new agent
-    # rejects
-    # this worker when the worker connects.
+    # rejects this worker when the worker connects.
     return int(pid) if when and process_start_time(int(pid)) == when else 0
 
 

@@ -52,8 +52,7 @@ class RankPhases:
     def __init__(self, publish: Callable[[Header], None]) -> None:
         self._publish = publish
         # rank -> its phase, the start of the phase, and the time at which the agent kills the process (None if it does
-        # not).
-        # Times are by the monotonic clock.
+        # not). Times are by the monotonic clock.
         self._current: dict[int, tuple[str, float, float | None]] = {}
         self._published: dict[int, tuple[str, float, float | None]] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -131,8 +130,7 @@ def decide_step(slot: Slot, node: NodeState, apps: PluginContextProcess) -> Step
         if epoch is not None and (slot.number == 0 or epoch < gang.renewed_epoch):
             return "wait" if slot.running else "replace"
         # A process for tasks is set up only once, because it needs only the plugins and no gang. Slots other than slot
-        # 0 can be
-        # set up for the first time even while the gang is broken.
+        # 0 can be set up for the first time even while the gang is broken.
         fits = epoch is None if slot.is_task_slot else not gang.broken_reason or (slot.number and epoch is None)
         if epoch != gang.epoch and gang.epoch and fits and not has_left:
             if node.has_separate_tasks and not slot.number and not slot.queue:
@@ -488,8 +486,7 @@ class Slot:
         grace = 0.0 if process is None else self._grace(process)
         if process is not None and process.epoch == SPENT_EPOCH:
             # The process is already exiting, with a longer grace period. Shorten the period, because the agent now
-            # waits for the
-            # exit.
+            # waits for the exit.
             self._schedule_kill(process, grace)
         if process is None or process.kill_reason:
             return

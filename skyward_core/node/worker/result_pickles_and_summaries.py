@@ -230,8 +230,7 @@ def _short_text(value: Any, depth: int) -> str:
 
 
 # Read a class's name with the functions of ``type``: a metaclass may override the attributes, and a class may define
-# any
-# ``__module__``.
+# any ``__module__``.
 _NAME, _QUALNAME, _MODULE = (type.__dict__[name].__get__ for name in ("__name__", "__qualname__", "__module__"))
 
 

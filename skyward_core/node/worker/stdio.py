@@ -127,8 +127,7 @@ class CapturedStreams:
         self._files = {stream: (os.dup(stream), file_identity(stream)) for stream in (1, 2)}
         self._marker = MarkWriter(path, self._files[1][0], self._files[2][0], BEFORE)
         # Use a plain FileIO and replace ``write`` in the object. A subclass that overrides the method would make each
-        # line a
-        # tenth slower, because the interpreter has fast paths for its own classes.
+        # line a tenth slower, because the interpreter has fast paths for its own classes.
         out = io.FileIO(1, "w", closefd=False)
         self._out_vars = vars(out)
         self._write_directly = out.write
@@ -162,8 +161,7 @@ class CapturedStreams:
                 stream.flush()
             except Exception as error:  # noqa: BLE001  # user code may have installed anything, including None
                 # The disk is full. Report it on standard error, which may still work. Nothing is reported for a stream
-                # that user code
-                # closed.
+                # that user code closed.
                 if stream is self._stdout and not stream.closed:
                     with suppress(OSError):
                         os.write(2, f"skyward: standard output could not be written: {error}\n".encode())

@@ -314,8 +314,7 @@ class StopSignal:
     def __exit__(self, *exc: object) -> None:
         try:
             # Restore the handler only if it was changed, because a check after each call would cost more than a small
-            # call. Only the
-            # main thread can set handlers.
+            # call. Only the main thread can set handlers.
             if self._changed and threading.get_ident() == self._main:
                 self._restore_handler()
                 self._changed = False

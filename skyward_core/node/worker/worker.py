@@ -265,8 +265,7 @@ class WorkerProcess:
             sys.excepthook(*sys.exc_info())
         self._flush()
         # Drop references to user functions. Daemon threads would keep them until the end, and files in the functions'
-        # globals
-        # would never be closed.
+        # globals would never be closed.
         self._functions.clear()
         self._script.clear()
         self._reader_windows.clear()
