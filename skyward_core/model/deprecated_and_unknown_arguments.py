@@ -123,7 +123,8 @@ def apply_rules(kind: str, rules: Rules, given: dict[str, Any]) -> dict[str, Any
 class AcceptsDeprecatedArguments(type):
     """Metaclass of values whose method ``_today`` translates arguments of any API generation."""
 
-    if not TYPE_CHECKING:  # hidden from type checkers, which would lose the types of arguments
+    # Hidden from type checkers, because they would no longer know the types of the class's arguments.
+    if not TYPE_CHECKING:
 
         def __call__(cls, *args, **given):
             return super().__call__(**cls._today(args, given))
@@ -145,7 +146,8 @@ def accept_deprecated(rules: Rules) -> Callable[[type[T]], type[T]]:
                 given = apply_rules(f"sky.{kind.__name__}", rules, given)
             own(self, *args, **given)
 
-        __init__.__dict__["older_words"] = tuple(rules)  # read by _accepted_arguments
+        # `_accepted_arguments` reads these names for its error messages.
+        __init__.__dict__["older_words"] = tuple(rules)
         kind.__init__ = __init__  # type: ignore[method-assign]
         return kind
 
@@ -218,13 +220,14 @@ def raise_removed_name(module: str, name: str, *, plugin: bool = False) -> NoRet
             text.
     """
     reason = removal_reason(name, plugin=plugin)
-    if reason and sys._getframe(2).f_code.co_name == "_handle_fromlist":  # importlib probes names with hasattr
+    # In `from module import name`, importlib catches an AttributeError, so raise an ImportError.
+    if reason and sys._getframe(2).f_code.co_name == "_handle_fromlist":
         raise ImportError(f"cannot import {name!r} from {module!r}{reason}", name=module)
     raise AttributeError(f"module {module!r} has no attribute {name!r}{reason}")
 
 
-MAX_LISTED_NAMES = 8  # if no name is similar, an error lists all known names, up to this number
-_VARARGS_FLAG, _VARKEYWORDS_FLAG = 0x04, 0x08  # inspect's CO_VARARGS and CO_VARKEYWORDS
+MAX_LISTED_NAMES = 8  # maximum number of known names that an error lists if no known name is similar
+_VARARGS_FLAG, _VARKEYWORDS_FLAG = 0x04, 0x08  # flags of code objects: inspect.CO_VARARGS and inspect.CO_VARKEYWORDS
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
@@ -234,7 +237,7 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
         name: The unknown name.
         known: Known names.
     """
-    from difflib import get_close_matches  # imported late: only needed for a typo
+    from difflib import get_close_matches  # imported late, because only a misspelled name needs the comparison
 
     if near := get_close_matches(name, known, 1) or _find_partial_match(name, known):
         return f"; did you mean {near[0]!r}?"
@@ -275,10 +278,10 @@ def check_keywords(cls: Any, args: tuple[Any, ...], given: dict[str, Any]) -> No
     kind = _display_name(cls)
     known: list[str] | None = []
     max_positional = 0.0
-    if issubclass(owner, Value):  # its fields are read, because __init__ is generated at first use
+    if issubclass(owner, Value):  # read the fields, because such a class generates its `__init__` at first use
         known = [each.name for each in fields(owner)]
         max_positional = sum(not each.kw_only for each in fields(owner))
-    elif owner is not object:  # object.__init__ would accept any arguments, because the class defines __new__
+    elif owner is not object:  # skip object.__init__, which accepts any arguments if the class defines `__new__`
         known, max_positional = _accepted_arguments(vars(owner)["__init__"])
     if known is not None:
         check_unknown_arguments(kind, given, known)

@@ -35,10 +35,10 @@ class SkywardError(Exception):
 
     @property
     def what(self) -> str:
-        """Message without the hint."""
+        """Message of the error without the hint."""
         return _safe(
             Exception.__str__(self)
-        )  # the class of a run's error may also derive from a class that defines __str__
+        )  # not super().__str__, because a combined error of a run may derive from a user's class that defines __str__
 
     def __str__(self) -> str:
         return self.what if self.hint is None else message_with_hint(self.what, python_hint(self.hint))
@@ -381,7 +381,7 @@ def error_exit_code(error: BaseException) -> int:
     return FAILED
 
 
-# Packages that install modules with another name. Hints name the package.
+# Name of an importable module -> name of its package, if they differ. Hints name the package to install.
 DISTRIBUTIONS: Mapping[str, str] = {
     "PIL": "pillow", "attr": "attrs", "bs4": "beautifulsoup4", "cv2": "opencv-python", "dateutil": "python-dateutil",
     "dotenv": "python-dotenv", "git": "GitPython", "skimage": "scikit-image", "sklearn": "scikit-learn",

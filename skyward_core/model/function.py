@@ -40,7 +40,7 @@ def check_call(pending: PendingFunction[Any], fn: Callable[..., Any]) -> None:
     """
     fn = _unwrap_decorators(fn)
     if type(fn) is FunctionType and not pending.kwargs and _accepts_count(fn, len(pending.args)):
-        return  # the usual case: binding arguments can take longer than pickling them
+        return  # most calls need no binding, which can take longer than pickling the arguments
     signature = _cached_signature(fn)
     try:
         if signature is not None:
@@ -58,14 +58,15 @@ def check_extra_arguments(fn: Callable[..., Any], args: tuple[Any, ...], kwargs:
     """
     whole = called = _unwrap_decorators(fn)
     count = len(args)
-    if type(whole) is functools.partial and not whole.keywords:  # a method
+    # The function is bound to an object, as for a method, so count the object, too.
+    if type(whole) is functools.partial and not whole.keywords:
         called, count = whole.func, count + len(whole.args)
     if type(called) is not FunctionType:
         return
     code = called.__code__
     if count <= code.co_argcount:
         if not kwargs:
-            return  # the usual case; binding arguments takes ten times as long
+            return  # most calls need no binding of arguments, which takes ten times as long
         names, first = code.co_varnames, code.co_posonlyargcount
         free = names[max(first, count) : code.co_argcount + code.co_kwonlyargcount]
         if all(name in free for name in kwargs):
@@ -100,14 +101,14 @@ def _accepts_count(fn: FunctionType, count: int) -> bool:
     return enough and (count <= code.co_argcount or bool(code.co_flags & _VARARGS_FLAG))
 
 
-_VARARGS_FLAG = 0x04  # inspect's CO_VARARGS
+_VARARGS_FLAG = 0x04  # flag of code objects: inspect.CO_VARARGS
 
 
 def _cached_signature(fn: Callable[..., Any]) -> Signature | None:
     """Return the signature of a function. None if unavailable, as for some C functions."""
     if type(fn) is not FunctionType:
         return _signature(fn)
-    if fn not in _signatures:  # reading a signature is slow, and functions are called repeatedly
+    if fn not in _signatures:  # Cached, because reading a signature is slow and functions are called repeatedly.
         _signatures[fn] = _signature(fn)
     return _signatures[fn]
 
@@ -132,21 +133,22 @@ def function_name(fn: Callable[..., Any]) -> str:
 P = ParamSpec("P")
 P2 = ParamSpec("P2")
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)  # covariant: a type checker may infer a subtype of the declared type
+# Covariant, so that a function that returns a subtype is accepted where the base type is expected.
+T_co = TypeVar("T_co", covariant=True)
 T2 = TypeVar("T2")
 T3 = TypeVar("T3")
 T4 = TypeVar("T4")
 T5 = TypeVar("T5")
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
-# inspect's CO_GENERATOR with CO_ASYNC_GENERATOR, and CO_COROUTINE
+# Flags of code objects: inspect.CO_GENERATOR and CO_ASYNC_GENERATOR together, and inspect.CO_COROUTINE.
 _YIELDS, _AWAITS = 0x20 | 0x200, 0x80
 
 RetryRule: TypeAlias = "Callable[[Any, int], bool] | None"
 
 
 class Dispatcher(Protocol):
-    """Right operand of an operator: a pool."""
+    """Right operand of ``>>``, ``@`` and ``>``, such as a pool, which runs the calls."""
 
     def run_one(self, pending: PendingFunction[Any]) -> Any: ...
 
@@ -179,7 +181,7 @@ class Function(UncalledFunctionGuard, Generic[P, T_co]):
 
     def __init__(self, fn: Callable[P, T_co], timeout: float | None = None) -> None:
         inner: Any = fn
-        if isinstance(inner, Function):  # decorated twice
+        if isinstance(inner, Function):  # the decorator was applied twice, so use the inner function
             fn, timeout = inner.fn, inner.timeout if timeout is None else timeout
         if not callable(fn):
             raise TypeError(f"@function decorates functions, got {type(fn).__name__}")
@@ -212,7 +214,8 @@ class Function(UncalledFunctionGuard, Generic[P, T_co]):
         fn: Any = self.fn
         if instance is None or type(fn) is not FunctionType:
             return self
-        bound: Any = functools.partial(fn, instance)  # not a method: its pickled name would refer to this Function
+        # Not a bound method, because pickle would find this Function instead of ``fn`` under the method's name.
+        bound: Any = functools.partial(fn, instance)
         bound.__name__, bound.__qualname__, bound.__doc__ = fn.__name__, fn.__qualname__, fn.__doc__
         return Function(bound, self.timeout)
 
@@ -229,7 +232,7 @@ class Function(UncalledFunctionGuard, Generic[P, T_co]):
         return self.fn(*args, **kwargs)
 
     def __skyward_wrap__(self, decorator: Callable[[Callable[P, T_co]], Callable[P, T_co]]) -> Function[P, T_co]:
-        """Return the function with its body decorated. Lets this library's decorators work above ``@function``."""
+        """Return a Function whose inner function is decorated, for decorators that stand above ``@function``."""
         return Function(decorator(self.fn), self.timeout)
 
     def __repr__(self) -> str:
@@ -341,7 +344,7 @@ class PendingFunction(_ImmutableValue, PendingCallGuard, Generic[T]):
         fn: Any = self.fn
         while (wrapped := getattr(fn, "__wrapped__", None)) is not None:
             fn = wrapped
-        if type(fn) is FunctionType:  # the usual case; inspect checks more and is slower
+        if type(fn) is FunctionType:  # handle plain functions here, because inspect checks more and is slower
             return bool(fn.__code__.co_flags & _YIELDS)
         from inspect import isasyncgenfunction, isgeneratorfunction
 
@@ -599,14 +602,14 @@ def gather(*tasks: PendingFunction[Any], stream: bool = False, ordered: bool = T
 
 
 def _check_timeout(timeout: float | None) -> float | None:
-    # False for NaN, too.
+    # The comparison is also false for NaN.
     if timeout is None or (isinstance(timeout, int | float) and timeout > 0):
         return timeout
     raise ValueError(f"timeout must be more than 0 seconds, or None for no limit, got {timeout!r}")
 
 
 def _require_dispatcher(pool: Any, operator: str) -> Dispatcher:
-    if isinstance(pool, ModuleType):  # the module of the library stands for the currently open pool
+    if isinstance(pool, ModuleType):  # `pool` may be this library's module, which stands for the currently open pool
         pool = getattr(pool, "sky", pool)
     if hasattr(pool, "run_one"):
         dispatcher: Dispatcher = pool
@@ -637,7 +640,7 @@ def stream(
         ValueError: If ``timeout`` is not positive.
     """
 
-    from inspect import isgeneratorfunction  # imported late: rarely needed on nodes
+    from inspect import isgeneratorfunction  # imported late, because nodes rarely need it
 
     def decorate(inner: Callable[P, Iterator[T]]) -> Function[P, Iterator[T]]:
         if not isgeneratorfunction(inner):

@@ -63,9 +63,10 @@ class Check(Value):
         return cls(subject, state, error_message(error), error_hint(error))
 
 
-MIN_MEMORY_SHARE = 0.85  # fraction of a GPU's nominal memory; drivers and error correction reserve the rest
-MIN_DISK_RATE = 5.0  # MB/s; slower machines are unusable
-MAX_CLOCK_OFFSET = 30.0  # seconds; larger clock offsets are reported separately
+# Minimum fraction of a GPU's nominal memory that must be measured. Drivers and error correction reserve the rest.
+MIN_MEMORY_SHARE = 0.85
+MIN_DISK_RATE = 5.0  # MB/s; a machine with a slower disk counts as a mismatch, because it is unusable
+MAX_CLOCK_OFFSET = 30.0  # seconds; clock offsets above this are not a mismatch of hardware and are reported separately
 
 
 @value
@@ -192,7 +193,7 @@ class GpuUse(Value):
 
     @classmethod
     def from_json(cls, report: Mapping[str, Any]) -> GpuUse:
-        """Return the value of a machine's report."""
+        """Return the use of a GPU from its entry in a machine's report."""
         processes = tuple(GpuProcess(**each) for each in report["processes"])
         return cls(**{**report, "processes": processes})
 

@@ -65,7 +65,8 @@ GPU_METRIC_DEFINITIONS: dict[str, MetricDefinition] = {
     "xid": MetricDefinition("", "latest error of the driver in the kernel log (Xid)"),
     "lost": MetricDefinition("", "1: the driver has lost the GPU"),
 }
-# A value that differs from the values of all peers is reported if the difference is at least this large, by unit.
+# Unit -> minimum difference. A machine's value that differs from the values of all peers by at least this amount is
+# reported.
 MIN_DIFFERENCE: dict[Unit, float] = {"%": 10.0, "°C": 10.0, "W": 30.0}
 # Bits of the metric "throttle", as NVML defines them.
 _REASONS = (
@@ -83,7 +84,7 @@ def describe_throttling(bits: float) -> str:
     return ", ".join(words for bit, words in _REASONS if found & bit)
 
 
-# Source of metrics that were not logged by ``sky.log`` -> words for screens.
+# Source of a metric that ``sky.log`` did not log -> words in which screens describe the source.
 METRIC_ORIGINS = {
     "log": "from the log",
     "torch": "from TensorBoard",
@@ -172,7 +173,7 @@ class Curves(Sequence[Curve]):
 
     def to_csv(self, file: IO[str]) -> None:
         """Write a header and one row for each point. Open the file with ``newline=""``."""
-        import csv  # imported late: only needed here
+        import csv  # imported late, because few scripts export to CSV
 
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)

@@ -41,7 +41,7 @@ class PendingCallGuard:
         def _as_value(self, *_):
             raise TypeError(_argument_errors().not_run_message(self))
 
-        __getitem__ = _as_value  # also covers iteration
+        __getitem__ = _as_value  # Python also calls __getitem__ for an iteration
         __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _as_value
         __float__ = __int__ = __round__ = __neg__ = _as_value
 
@@ -62,7 +62,7 @@ class StrictKeywords:
     if not TYPE_CHECKING:
 
         def __new__(cls, *args, **given):
-            # The usual case: all arguments are fields of the dataclass.
+            # Most often, all arguments are fields of the dataclass, so that no check is necessary.
             if args or not given.keys() <= getattr(cls, "__dataclass_fields__", {}).keys():
                 _argument_errors().check_keywords(cls, args, given)
             new = super().__new__

@@ -13,8 +13,8 @@ Allocation = Literal["spot", "on-demand", "spot-if-available", "cheapest"]
 Selection = Literal["cheapest", "first"]
 
 ALLOCATIONS: tuple[str, ...] = get_args(Allocation)
-MAX_NEAREST = 5  # near misses that an error lists
-MEMORY_TOLERANCE = 0.1  # relative; a GPU with nominally 80 GB may report 79.6 GB
+MAX_NEAREST = 5  # maximum number of offers that an error lists if no offer satisfies the requirements
+MEMORY_TOLERANCE = 0.1  # fraction by which a GPU's memory may differ; a GPU with nominally 80 GB may report 79.6 GB
 
 
 @value(kw_only=True)

@@ -223,7 +223,7 @@ def to_json_types(value: Any) -> dict[str, Any]:
     if kind not in _SHAPES:
         names = tuple(field.name for field in fields(value))
         keys = tuple(json_key(kind, name) for name in names)
-        # attrgetter returns a tuple only for two or more names, so "__class__" is added.
+        # With only one name, attrgetter would not return a tuple, so "__class__" is added as another one.
         _SHAPES[kind] = (keys, attrgetter(*names, "__class__"))
     keys, parts = _SHAPES[kind]
     out = dict(zip(keys, parts(value), strict=False))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import re
 
 
-MAX_NAMED_FILES = 5  # file names that a message lists for one cause
+MAX_NAMED_FILES = 5  # maximum number of file names that a message lists for one cause
 
 
 @value
@@ -101,15 +101,16 @@ class Unfetched(Value):
 
     @property
     def exceeds_limit(self) -> bool:
-        """Whether a teardown would lose files."""
+        """Whether a teardown would lose files, because they exceed the limits of the download."""
         return self.is_lost_with_machines and (
             bool(self.unlisted) or sum(file.size for file in self.others) > self.download_limit
         )
 
 
-CHANGED_MESSAGE = "it has changed since it was listed"  # a node's error for a changed file; clients compare this text
+# Error of a node for a changed file; must not change, because clients compare this text.
+CHANGED_MESSAGE = "it has changed since it was listed"
 
-# Files that programs create for themselves and that users never look for.
+# Names of files and folders that programs create for themselves and that users never look for.
 BY_PRODUCTS = (".git", "__pycache__", "*.pyc", ".venv", "venv", "node_modules", ".ipynb_checkpoints",
                ".mypy_cache", ".ruff_cache", ".pytest_cache", ".tox", ".DS_Store")  # fmt: skip
 
@@ -164,7 +165,7 @@ def _matches_prefix(names: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def _next_positions(names: Sequence[str], pattern: Sequence[str]) -> set[int]:
-    """Return the possible positions in the pattern after all names; {} if the names do not match."""
+    """Return the positions in a pattern that can follow a match of all names; empty if the names do not match."""
     reached = {0}
     for name in names:
         reached = _skip_wildcards(reached, pattern)
@@ -177,7 +178,7 @@ def _next_positions(names: Sequence[str], pattern: Sequence[str]) -> set[int]:
 
 
 def _skip_wildcards(reached: set[int], pattern: Sequence[str]) -> set[int]:
-    """Add the positions reached by matching ``**`` with no folder, except at the end of the pattern."""
+    """Return positions in a pattern and those after each ``**`` but the last name, which may match no folder."""
     more = set(reached)
     for at in sorted(reached):
         while at < len(pattern) - 1 and pattern[at] == "**":
@@ -188,7 +189,7 @@ def _skip_wildcards(reached: set[int], pattern: Sequence[str]) -> set[int]:
 
 @lru_cache(256)
 def _regex(name: str) -> re.Pattern[str]:
-    import re  # imported late: the start of a pool uses this module without it
+    import re  # imported late, because the start of a pool needs no patterns
     from fnmatch import translate
 
     return re.compile(translate(name))

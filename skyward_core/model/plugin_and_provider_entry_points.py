@@ -18,7 +18,8 @@ def load_entry_points(group: str, ours: Collection[str]) -> dict[str, list[Entry
         group: Group of entry points, such as ``skyward.plugins``.
         ours: Names that this library defines itself. Packages cannot replace them.
     """
-    from importlib.metadata import entry_points  # this import takes as long as the rest of a start
+    # Imported late, because the import takes as long as the rest of a program start.
+    from importlib.metadata import entry_points
 
     found: dict[str, list[EntryPoint]] = {}
     for point in entry_points(group=group):
@@ -46,5 +47,5 @@ def resolve_entry_point(kind: str, points: Sequence[EntryPoint]) -> EntryPoint:
 
 
 def describe_package(point: EntryPoint) -> str:
-    """Return the package of an entry point, and the declared object."""
+    """Return a text that names the package of an entry point and the object that it declares."""
     return f"{point.dist.name if point.dist is not None else 'a package without a name'} ({point.value})"

@@ -200,7 +200,8 @@ class SellsBlocks(Protocol):
         """
 
     async def bought(self, region: str, token: str) -> Reservation | None:
-        """Return the reservation with a token. None if the provider does not show such a reservation.
+        """Return the reservation whose tag is the token given to ``buy``. None if the provider does not show such a
+        reservation.
 
         Raises:
             PoolError: If the provider does not answer.

@@ -61,7 +61,7 @@ class Setting(Value):
     field: Callable[[], Field] | None = None
 
     def read(self, text: str) -> Any:
-        """Return the value that a text stands for.
+        """Parse the text of this setting and return its value.
 
         Raises:
             UsageError: If the text is invalid.
@@ -73,7 +73,7 @@ class Setting(Value):
         except ValueError as error:
             reason = f"{_TYPE_NAMES[self.type]}, not {text!r}" if self.type in _TYPE_NAMES else str(error)
             raise UsageError(f"{self.name}: {reason}") from error
-        except Exception as error:  # a type of another package may raise anything
+        except Exception as error:  # the parser of a setting may be code of another package, which may raise anything
             raise UsageError(f"{self.name}: {type(error).__name__}: {error}") from error
 
     def normalize(self, text: str) -> str:
@@ -91,7 +91,7 @@ def word_list(text: str) -> list[str]:
 
 
 def flag(text: str) -> bool:
-    """Parse "yes" or "no".
+    """Parse "yes" or "no" to a bool.
 
     Raises:
         ValueError: If the text is neither.
@@ -175,7 +175,7 @@ def make_provider(provider: Any, texts: Mapping[str, str]) -> Any:
         return provider(**declared | given)
     except SkywardError:
         raise
-    except Exception as error:  # constructors of other packages may raise anything
+    except Exception as error:  # the constructor may be code of another package, which may raise anything
         raise UsageError(
             f"provider {provider.name} cannot be created from {', '.join(declared | given) or 'no settings'}: "
             f"{type(error).__name__}: {error}"

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from skyward_core.model.specs import Options
     from skyward_core.protocol.frame_types import AttemptEndKeys, AttemptKeys
 
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0  # seconds before a restart after an attempt without progress
-MAX_SENT_MESSAGE = 300  # characters
-MAX_IDLE_ATTEMPTS = 3  # consecutive attempts that may end without progress, if progress can be measured
+# First and longest pause in seconds before a restart, after attempts without progress.
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+MAX_SENT_MESSAGE = 300  # maximum characters of a failure's message that a frame contains
+# Maximum consecutive attempts without progress, if the ranks log steps; after them, the run is not restarted.
+MAX_IDLE_ATTEMPTS = 3
 
 BUDGET_NAMES: Mapping[RestartCause, str] = {"error": "error_restarts", "loss": "restarts"}
 CAUSE_WORDS: Mapping[RestartCause, str] = {
@@ -66,8 +68,8 @@ class AttemptEnd(Value):
     at: float = 0.0
 
     def to_keys(self) -> AttemptEndKeys:
-        """Return the end in the format of frames. Its message is shortened, because the frame of each call contains the
-        ends of all attempts.
+        """Return this end of an attempt as keys of a frame. The message is shortened, because the frame of each call
+        contains the ends of all attempts.
         """
         return {
             "number": self.number, "cause": self.cause, "message": self.message[:MAX_SENT_MESSAGE],
@@ -164,7 +166,7 @@ def describe_end(
     if preempted or root.type == PREEMPTED:
         cause = "preemption"
     elif culprit is not None and culprit.kind == "collateral" and root.message.endswith(GROWTH_STOP):
-        cause = "growth"  # the client ended before it started the next attempt
+        cause = "growth"  # the client stopped the ranks for a restart on more nodes, but died before the restart
     elif culprit is None or _is_loss(culprit) or cause_rank(culprit) == ECHO:
         cause = "loss"
     message = f"{root.rank_prefix}{root.outcome}: {root.message}" if root.message else f"{root.rank_prefix}{root.type}"
@@ -174,7 +176,8 @@ def describe_end(
 
 def _is_loss(outcome: Outcome) -> bool:
     """Check whether a process or its node was lost, rather than ended by user code."""
-    # A process without a known status ended while no agent was running, probably together with its agent.
+    # If a process has no exit status, it ended while no agent was running, so it was probably killed together with the
+    # agent.
     is_unknown = outcome.kind == "exited" and outcome.exit_code is None
     is_timeout = outcome.error is not None and outcome.error.type == "TimeoutError"
     is_ended = outcome.kind == "lost" or outcome.signal is not None or (is_unknown and not is_timeout)
@@ -182,7 +185,7 @@ def _is_loss(outcome: Outcome) -> bool:
 
 
 def _signature(outcome: Outcome) -> str:
-    from hashlib import blake2b  # imported late: few agents hash a failure
+    from hashlib import blake2b  # imported late, because most agents never describe a failure
 
     error = outcome.error
     parts = (outcome.kind,) if error is None else (error.type, error.message, last_place(error.traceback))
@@ -190,7 +193,7 @@ def _signature(outcome: Outcome) -> str:
 
 
 def last_place(traceback: str) -> str:
-    """Return the line of a traceback that names the place of the exception; "" if there is none."""
+    """Return the line of a traceback that names the file and line of the exception; "" if there is none."""
     places = [line.strip() for line in traceback.splitlines() if line.lstrip().startswith("File ")]
     return places[-1] if places else ""
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from skyward_core.model.outcomes_states_and_alerts import Outcome, RootCause, RunStatus
 
 REAL, DOUBTFUL, ECHO = range(3)
-ECHO_WAIT = 0.25  # seconds; the real failure may arrive after its echoes
+ECHO_WAIT = 0.25  # Seconds to wait after a failure that may be an echo, because the real failure may arrive later.
 
 
 # Messages of gloo and NCCL. Exceptions of several types contain these messages.
@@ -31,7 +31,7 @@ _SOCKETS = ("ConnectionResetError", "ConnectionRefusedError", "ConnectionAborted
 def _is_peer_loss(kind: str, message: str) -> bool:
     library, name = kind.partition(".")[0], kind.rpartition(".")[2]
     if library == "torch" and name.startswith("Dist"):
-        return True  # DistNetworkError, DistStoreError, DistBackendError
+        return True  # for example DistNetworkError, DistStoreError or DistBackendError
     if library in ("jax", "jaxlib") and _STATUS.match(message):
         return True
     if library == "tensorflow" and name in _TENSORFLOW:
@@ -48,7 +48,7 @@ INTENDED_STOPS = (*REQUESTED_STOPS, "another rank failed")
 
 
 def is_failure(outcome: Outcome) -> bool:
-    """Check whether a rank failed, rather than was stopped."""
+    """Check whether an outcome is a failure. A rank that returned or was stopped has not failed."""
     return outcome.kind in ("raised", "exited", "lost")
 
 

@@ -49,7 +49,7 @@ class RunFuture(Future[T]):
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait for the value in asynchronous code. Cancelling the awaiting task cancels the run."""
-        from asyncio import wrap_future  # imported late: only asynchronous scripts need it
+        from asyncio import wrap_future  # imported late, because only asynchronous scripts await a run
 
         return wrap_future(self).__await__()
 

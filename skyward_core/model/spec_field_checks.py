@@ -23,7 +23,7 @@ def text(value: Any) -> str:
 
 
 def python_version(value: Any) -> str | None:
-    """Return a Python version. "auto", a value from older API versions, becomes None."""
+    """Check the text of a Python version and return it. "auto" from older API versions becomes None."""
     return None if value == "auto" else text(value)
 
 
@@ -32,7 +32,8 @@ def default_if_none(default: Any, other: Check) -> Check:
     return lambda value: default if value is None else other(value)
 
 
-_CONSOLES = {"rich": True, "minimal": True, "log": True, "silent": False}  # values from older API versions
+# Values of the option `console` in older API versions -> present values.
+_CONSOLES = {"rich": True, "minimal": True, "log": True, "silent": False}
 
 
 def console(value: Any) -> bool:
@@ -40,13 +41,14 @@ def console(value: Any) -> bool:
 
 
 def threads(value: Any) -> int:
-    """Return a number of CPU threads. Older generations use fractions, which are rounded up."""
+    """Check a number of CPU threads and return it. Fractions from older API generations are rounded up."""
     if isinstance(value, float) and 0 < value < 4096:
         return math.ceil(value)
     return integer_between(1, 4096)(value)  # type: ignore[no-any-return]
 
 
-_EXECUTORS = {"auto": "process", "loky": "process"}  # values from older API versions
+# Values of the option `executor` in older API versions -> present values.
+_EXECUTORS = {"auto": "process", "loky": "process"}
 
 
 def executor(value: Any) -> str:
@@ -58,8 +60,9 @@ def path(value: Any) -> str:
 
 
 def output_pattern(value: Any) -> str:
-    """Return a pattern of files that ranks write; see ``model.output_files.normalize_pattern``."""
-    from skyward_core.model.output_files import normalize_pattern  # imported late: rarely used
+    """Check a pattern of output files and return it normalized; see ``model.output_files.normalize_pattern``."""
+    # Imported late, because few specs have patterns of output files.
+    from skyward_core.model.output_files import normalize_pattern
 
     return normalize_pattern(value)
 
@@ -68,13 +71,13 @@ def store_url(value: Any) -> str:
     scheme, _, place = text(value).partition("://")
     if not (scheme.isascii() and scheme.isalnum() and place):
         raise ValueError(f'should be a URL such as "s3://bucket/runs" or "file:///mnt/shared" (got {value!r:.80})')
-    if "@" in place.partition("/")[0] or "?" in place:  # a query may contain a token
+    if "@" in place.partition("/")[0] or "?" in place:  # reject a query, because it may contain a token
         raise ValueError("must not contain credentials: set them in the environment of the client")
     return str(value).rstrip("/")
 
 
 def run_id(value: Any) -> str:
-    from skyward_core.protocol.validators import is_run_id  # imported late: rarely used
+    from skyward_core.protocol.validators import is_run_id  # imported late, because few pools resume a run
 
     if not is_run_id(value):
         raise ValueError(f"should be the id of a run (got {value!r:.80})")
@@ -82,7 +85,7 @@ def run_id(value: Any) -> str:
 
 
 def upload_pattern(value: Any) -> str:
-    """Return a pattern of files in the working folder to include in, or exclude from, the upload."""
+    """Check a pattern of files that the upload of the working folder includes or excludes, and return it."""
     plain = text(value).removeprefix("./")
     parts = plain.split("/")
     if plain.startswith(("/", "~")) or ".." in parts:
@@ -104,7 +107,7 @@ def flag(value: Any) -> bool:
 def integer_between(least: int, most: int) -> Check:
     def check(value: Any) -> int:
         try:
-            number = operator.index(value)  # also accepts integers of NumPy
+            number = operator.index(value)  # operator.index also accepts integers of NumPy
         except TypeError:
             number = least - 1
         if isinstance(value, bool) or not least <= number <= most:
@@ -120,7 +123,8 @@ def seconds(*, least: float | None = None, most: float | None = None) -> Check:
 
     def check(value: Any) -> float:
         number = _number(value)
-        enough = number > 0 if least is None else number >= least  # both comparisons are false for NaN
+        # Both comparisons are false for NaN, so NaN is rejected.
+        enough = number > 0 if least is None else number >= least
         if not enough or (most is not None and number > most):
             raise ValueError(f"should be a number of seconds, {words} (got {value!r:.60})")
         return number
@@ -135,7 +139,7 @@ _DURATION = re.compile(
 
 
 def duration(value: Any) -> float:
-    """Return a duration in seconds, given as a number or as text such as "7d" or "12 hours". 0 is valid."""
+    """Convert a duration to seconds from a number or a text such as "7d" or "12 hours". 0 is valid."""
     if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
         return float(match[1]) * _UNITS[match[2][:1].lower() or "s"]
     number = _number(value)
@@ -148,7 +152,7 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kMGT]?)B?", re.IGNORECASE | re.ASCII)
 
 
 def size(value: Any) -> int:
-    """Return a number of bytes, given as a number or as text such as "10 GB". 0 is valid."""
+    """Convert a size to bytes from a number or a text such as "10 GB". 0 is valid."""
     if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
         return int(float(match[1]) * 1000 ** " kmgt".index(match[2].lower() or " "))
     number = _number(value)
@@ -173,7 +177,7 @@ def one_of_words(*choices: str) -> Check:
 
 
 def positive_number(value: Any) -> float:
-    """Return a finite number above 0."""
+    """Check that a value is a finite number above 0, and return it."""
     number = _number(value)
     if not 0 < number < float("inf"):
         raise ValueError(f"should be a number above 0 (got {value!r:.60})")
@@ -226,11 +230,12 @@ def instance(kind: type) -> Check:
     return check
 
 
-POOL_VARIABLE = "COMPUTE_POOL"  # same as in runtime/instance_info_and_attempt.py, which must not import this module
+# Must equal the variable in runtime/instance_info_and_attempt.py, which must not import this module.
+POOL_VARIABLE = "COMPUTE_POOL"
 
 
 def variables(value: Any) -> dict[str, str]:
-    """Return environment variables. Errors never quote their values, which may be secret."""
+    """Check environment variables and return them. Errors never quote their values, which may be secret."""
     if not isinstance(value, Mapping):
         raise ValueError(f"should map names to texts (got {_type_name(value)})")
     for name, held in value.items():

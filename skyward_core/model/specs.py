@@ -61,9 +61,11 @@ if TYPE_CHECKING:
 class ValidatedValue(Value, metaclass=AcceptsDeprecatedArguments):
     """Base of immutable values that are validated when created. Change them with ``dataclasses.replace``."""
 
-    _older: ClassVar[Rules] = {}  # deprecated arguments
-    _in_order: ClassVar[Sequence[str]] = ()  # arguments that older API versions accept by position
-    _more: ClassVar[Sequence[str]] = ()  # arguments that are not fields, which a subclass handles
+    _older: ClassVar[Rules] = {}  # rules for the deprecated arguments of the class
+    # Names of the arguments that older API versions accept by position, in this order.
+    _in_order: ClassVar[Sequence[str]] = ()
+    # Names of arguments that are not fields, because a method of the subclass handles them.
+    _more: ClassVar[Sequence[str]] = ()
 
     @classmethod
     def _today(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
@@ -191,7 +193,7 @@ def _check_pool_name(value: Any) -> str:
 
 def generate_pool_name(script: str) -> str:
     """Return a name for a pool of a script: the script's name and a random suffix."""
-    import secrets  # imported late: most pools have a name
+    import secrets  # imported late, because most pools have a name
 
     stem = PurePath(script).stem.lower()
     letters = "".join(c if c.isascii() and c.isalnum() else "-" for c in stem).strip("-")[:32]
@@ -199,7 +201,8 @@ def generate_pool_name(script: str) -> str:
 
 
 def _check_secret(value: Any) -> str:
-    if not isinstance(value, str) or len(value) < MIN_SECRET_LENGTH:  # the error must not quote the secret
+    # Quote no value in the error, because it is a secret.
+    if not isinstance(value, str) or len(value) < MIN_SECRET_LENGTH:
         raise ValueError(
             f"must have at least {MIN_SECRET_LENGTH} characters: shorter values also match ordinary text in logs"
         )
@@ -262,7 +265,8 @@ class Image(ValidatedValue):
     requirements: str | os.PathLike[str] | None = checked(checks.optional(checks.path), default=None)
     project: bool = checked(checks.flag, default=False)
     apt: Sequence[str] = checked(checks.tuple_of(checks.text), default=())
-    env: dict[str, str] = checked(checks.variables, default_factory=dict, repr=False)  # may hold secrets
+    # Hidden in repr, because values of variables may be secrets.
+    env: dict[str, str] = checked(checks.variables, default_factory=dict, repr=False)
     setup: Sequence[str] = checked(checks.tuple_of(checks.text), default=())
     workdir: str | os.PathLike[str] | None = checked(checks.optional(checks.path), default=None)
     includes: Sequence[str] = checked(checks.tuple_of(checks.upload_pattern), default=())
@@ -463,14 +467,15 @@ class Options(ValidatedValue):
 
     @classmethod
     def older_words(cls) -> set[str]:
-        """Return the deprecated names of arguments."""
+        """Return the deprecated names of this class's arguments."""
         return {*cls._older, *_PARTS_OF_START}
 
     @classmethod
     def _today(cls, args: tuple[Any, ...], given: dict[str, Any]) -> dict[str, Any]:
         parts = [given.get(name) for name in _PARTS_OF_START]
         if given.get("ready_timeout") is None and any(each is not None for each in parts):
-            # Older API versions limit each part of a start. Their sum, but at least the default, limits the start.
+            # Older API versions have a limit for each part of a start. Use their sum as the limit of the start, but at
+            # least the default.
             given.setdefault("start_timeout", max(300.0, sum(each for each in parts if each is not None)))
         return super()._today(args, {name: value for name, value in given.items() if name not in _PARTS_OF_START})
 
@@ -666,8 +671,9 @@ class PoolSpec(ValidatedValue):
 
     @property
     def needs(self) -> MachineRequirements:
-        """All requirements for each machine."""
-        from skyward_core.model.accelerators import resolve  # imported late: most pools have no requirements
+        """All requirements for each machine, including the accelerator."""
+        # Imported late, because most pools have no requirements for machines.
+        from skyward_core.model.accelerators import resolve
         from skyward_core.model.offers_and_rental_plans import MachineRequirements
 
         return replace(self.wish or MachineRequirements(), accelerator=resolve(self.accelerator))
@@ -709,7 +715,7 @@ class PoolSpec(ValidatedValue):
         return extra | {
             "name": self.name,
             "provider": self.provider.name,
-            "nodes": self.most_nodes,  # the actual number replaces the maximum when the machines are recorded
+            "nodes": self.most_nodes,  # the maximum; the number of created machines replaces it in the ledger
             "least_nodes": self.least_nodes,
             "accelerator": None if self.accelerator is None else str(self.accelerator),
             "plugins": [plugin.name for plugin in self.plugins],

@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 
 class StackFrame(NamedTuple):
-    """Line of code that is being executed. The text comes from a rank: sanitize it before display."""
+    """One frame of a stack: a function and the line that it executes.
+
+    The text comes from a rank: sanitize it before display.
+    """
 
     function: str
     file: str

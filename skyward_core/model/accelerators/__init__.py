@@ -41,7 +41,7 @@ __all__ = [
 def __getattr__(name: str) -> Factory:
     made = None if name.startswith("_") else factories().get(name)
     if made is None and name[:1].isupper():
-        with suppress(UsageError):  # spellings of other API generations
+        with suppress(UsageError):  # also accept the spellings of other API generations, such as "RTX4090"
             made = factory(name)
     if made is None:
         near = [] if name.startswith("_") else [n.replace("-", "_") for n in nearest(name)]

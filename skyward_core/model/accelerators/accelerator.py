@@ -175,7 +175,7 @@ class Accelerator:
         return replace(self, count=count, part=1.0)  # type: ignore[arg-type]  # an int after __post_init__
 
     def _least(self, figure: Callable[[Variant], float | None]) -> float | None:
-        # Without a value for every size, the minimum is unknown.
+        # If a memory size has no published value, the minimum over all sizes is unknown.
         figures = [figure(variant) for variant in self.variants]
         known = [value for value in figures if value is not None]
         return min(known) if len(known) == len(figures) else None

@@ -94,7 +94,7 @@ class Entry:
 
 
 def key(name: str) -> str:
-    """Normalize a name for comparison: "NVIDIA GeForce RTX 4090" becomes "rtx4090"."""
+    """Return a name in a normalized form for comparison: "NVIDIA GeForce RTX 4090" becomes "rtx4090"."""
     return re.sub(r"[^a-z0-9]", "", _NOISE.sub(" ", name.lower().replace("_", "-")))
 
 
@@ -171,7 +171,7 @@ def nearest(name: str) -> list[str]:
     Args:
         name: The name.
     """
-    from difflib import get_close_matches  # imported late: only needed for a typo
+    from difflib import get_close_matches  # imported late, because only a misspelled name needs the comparison
 
     index = _index()
     keys = get_close_matches(key(name), index, n=6, cutoff=0.6)
