@@ -94,8 +94,9 @@ def _is_removed(path: Path) -> bool:
 
 
 def brace_names(paths: Iterable[Path]) -> str:
-    """Return the names of files with their common start written once, in shell notation:
-    ``pool-run-{r000.log,results.csv}``."""
+    """Return file names as one text in the brace notation of shells, with the common start written once:
+    ``pool-run-{r000.log,results.csv}``.
+    """
     names = [path.name for path in paths]
     same = commonprefix(names).rpartition("-")  # noqa: RUF071  names, of which characters are compared
     start = same[0] + same[1]
@@ -322,8 +323,9 @@ def _pickled_values(found: Mapping[int, Path]) -> Iterator[bytes]:
 
 
 def _to_parquet(rows: list[Mapping[str, Any]]) -> bytes:
-    """Return rows as a Parquet file. A column is numeric if all of its values are numbers; other values that are not
-    text are JSON."""
+    """Return rows as a Parquet file. A column is numeric if all of its values are numbers. In other columns, values
+    that are not text are written as JSON.
+    """
     arrow = import_pyarrow()
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [_column([row.get(name) for row in rows]) for name in names]

@@ -33,7 +33,9 @@ Exporter = Callable[[Curves, Mapping[str, str], str], str]
 
 
 class Point(NamedTuple):
-    """One value of a metric. ``source`` is such as "rank 0" or "node 1 GPU 2"; ``step`` counts the rank's steps."""
+    """One value of a metric. ``source`` names the rank, node or GPU, such as "rank 0" or "node 1 GPU 2"; ``step`` is
+    the rank's training step.
+    """
 
     at: float
     source: str
@@ -49,7 +51,9 @@ def curve_source(curve: Curve) -> str:
 
 
 def points(curves: Curves) -> Iterator[Point]:
-    """Yield all values, each with the last step that its rank had logged by then. Without steps, number the values."""
+    """Yield all values of the metric series. The step of a value is the last step that its rank had logged at that
+    time; without steps, the index of the value.
+    """
     axes = {curve.rank: curve for name in reversed(STEP_NAMES) for curve in curves.of(name) if curve.rank is not None}
     for curve in curves:
         axis = axes.get(curve.rank) if curve.rank is not None else None

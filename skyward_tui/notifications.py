@@ -50,7 +50,7 @@ def environment_variables(notification: Notification) -> dict[str, str]:
 
 
 def is_worth_notifying(notification: Notification, *, looks: bool, untouched: float, after: float) -> bool:
-    """Check whether the user should be notified.
+    """Check whether to notify the user of an event, depending on whether the user is watching the app.
 
     Args:
         notification: The notification.

@@ -40,7 +40,8 @@ class ShutdownSignals:
 
         Args:
             end: Called with an exit status on the running event loop, after a signal.
-            unblock: Called first, in any thread. Makes a loop continue that waits for the terminal.
+            unblock: Called before ``end``, in any thread. Must wake up an event loop that is blocked by writing to the
+                terminal.
         """
         self._loop, self._end, self._unblock = asyncio.get_running_loop(), end, unblock
         if threading.current_thread() is not _MAIN:
@@ -65,7 +66,9 @@ class ShutdownSignals:
                 self._loop.call_soon_threadsafe(self._end, 128 + number)
 
     def limit_exit(self) -> None:
-        """After a signal, end the process soon, although threads may still work. Call with a restored terminal."""
+        """If a signal has caused the exit, end the process within ``EXIT_SECONDS`` even if threads still work. Restore
+        the terminal before this call.
+        """
         if self._status:
             timer = threading.Timer(EXIT_SECONDS, os._exit, [self._status])
             timer.daemon = True

@@ -66,7 +66,7 @@ def find_local_position(found: Sequence[tuple[str, int]], folders: Sequence[Path
 
 
 def _find_within(folder: Path, path: PurePosixPath) -> Path | None:
-    """Return the file in a folder that has the longest end of a path in common; None if there is none."""
+    """Return the file below a folder whose path shares the longest ending with the given path; None if no file does."""
     parts = [part for part in path.parts if part != "/"]
     if ".." in parts:
         return None
@@ -116,7 +116,7 @@ def find_source(frame: StackFrame, folders: Sequence[Path]) -> SourceFile | None
 
 
 def excerpt(source: SourceFile, rows: int) -> list[Content]:
-    """Return the given number of lines, with the rank's line marked and in the middle."""
+    """Return ``rows`` lines of the file around the rank's current line, which is marked."""
     first = max(1, min(source.line - rows // 2, len(source.lines) - rows + 1))
     shown = range(first, min(first + rows, len(source.lines) + 1))
     digits = len(str(shown.stop))

@@ -40,8 +40,8 @@ def run(app: SkywardApp) -> int:
 
 @contextmanager
 def freeze_imports() -> Iterator[None]:
-    """Exclude the objects that exist after the block from garbage collection. The block imports modules, which stay
-    until the process ends.
+    """Exclude all objects that exist after the ``with`` block from garbage collection. The block imports modules, which
+    are never freed.
     """
     gc.disable()
     try:
@@ -52,14 +52,16 @@ def freeze_imports() -> Iterator[None]:
 
 
 def defer_collection() -> None:
-    """Defer full collections to :func:`collect_if_due`. Young objects are still collected, in at most 3 ms."""
+    """Defer full garbage collections to :func:`collect_if_due`. Collections of young objects still run, each in at most
+    3 ms.
+    """
     global _collections_before
     _collections_before = gc.get_stats()[2]["collections"]
     gc.set_threshold(700, 10, MAX_DEFERRED)
 
 
 def collect_if_due(rested: float) -> None:
-    """Run a full collection if one is due and the user is idle.
+    """Run a full garbage collection if one is due and the user is idle.
 
     The objects that survive the first full collection are the app, its session and its screens. They live until the
     process ends, so they are excluded from further collections.

@@ -107,14 +107,15 @@ class SkywardApp(App[None]):
         session: The core's session; None until the ledger is read.
         session_error: Reason why the session could not be created.
         user_settings: The user's settings; the defaults before :meth:`apply_appearance`.
-        unlaunched: The form of the last launch, until its pool is up.
+        unlaunched: Launch form of the last launch, to fill the form again if the pool does not start; None once the
+            pool is up.
         keys: The user's own keys, by action ID.
-        leftovers: Result of the last scan of accounts; None before the first scan.
+        leftovers: Result of the last scan of cloud accounts for leftovers; None before the first scan.
         failures: Number of recent failures that are not dismissed.
         last_pool: Key of the pool that was opened last, until the list of pools has moved its cursor there.
         last_run: ID of the run whose screen was left last, until the table of runs has moved its cursor there.
-        replay: The recording; None until it is read.
-        host_keys: Questions about unknown host keys.
+        replay: Playback of the recording; None without a recording or until the recording is read.
+        host_keys: Asks the user about unknown host keys.
         immediate_repaint: Decides whether a screen paints at once instead of in Textual's next cycle.
     """
 
@@ -224,7 +225,9 @@ class SkywardApp(App[None]):
         return await super().run_action(action, default_namespace, namespaces)
 
     def get_driver_class(self) -> type[Driver]:
-        """Return Textual's driver. On Linux, return our own, because Textual's fails if the terminal disappears."""
+        """Return the class of the terminal driver: on Linux our own, because Textual's driver fails if the terminal
+        disappears.
+        """
         if (found := super().get_driver_class()).__name__ != "LinuxDriver":
             return found
         from skyward_tui.ui.terminal_driver import TerminalDriver
@@ -323,13 +326,13 @@ class SkywardApp(App[None]):
 
     @property
     def _refresh_interval(self) -> float:
-        """Seconds until the next check for changes, which is longer if there were no recent events."""
+        """Seconds until the next check for changes of the screen; longer if there was no event recently."""
         rests = time.monotonic() > max(self._lively_until, self._last_refresh[1] + REST_SECONDS)
         return 1 / (FRAMES_OVER_SSH if rests or "SSH_CONNECTION" in os.environ else FRAMES)
 
     async def _list_pools(self) -> None:
-        """Wait for the first list of pools, because keys that the user has already typed apply to it. Do not wait for
-        pools that do not answer.
+        """Wait for the first list of pools, because keys that the user has typed during the start apply to this list.
+        Do not wait for pools that do not answer.
         """
         if self.session is None:
             return
@@ -465,21 +468,23 @@ class SkywardApp(App[None]):
         return self._wall_clock()
 
     def start_replay(self, record: Path) -> SessionInterface:
-        """Open a recording, whose time :meth:`clock` returns from now on. Return its session."""
+        """Open a recording, and return a session that plays it. From now on, :meth:`clock` returns the time in the
+        recording.
+        """
         from skyward_core.client.replay_session import Playback, Replay, open_recording
 
         self.replay = Playback(open_recording(record), captions=DEMO_CAPTIONS if record == DEMO else ())
         return Replay(self.replay)
 
     def play_demo(self) -> None:
-        """Play the packaged recording, until the list of pools is on top again."""
+        """Play the packaged recording until the user returns to the list of pools."""
         self._before_demo = self.session, self.read_only
         self.session = self.start_replay(DEMO)
         self.REPLAYS = self.read_only = True
         self.show_pool(self.pools()[0].key)
 
     def end_demo(self) -> None:
-        """Show the live pools again. Without a demo, do nothing."""
+        """End the demo, and show the live pools again. Does nothing if no demo is played."""
         if self._before_demo is not None and self.session is not None:
             self.session.detach()
             (self.session, self.read_only), self._before_demo = self._before_demo, None
@@ -551,7 +556,9 @@ class SkywardApp(App[None]):
         self._notifier.notify_unless_seen(notification, self.app_focus, time.monotonic() - self._last_input_at)
 
     def _show_title(self, pools: Sequence[PoolView], now: float) -> None:
-        """Show the progress of the first running run in the terminal's title, and otherwise the title from before."""
+        """Show the progress of the first running run in the terminal's title. If no run has a progress, restore the
+        title that the terminal had before.
+        """
         runs = [(pool, run) for pool in pools if not pool.is_over and (run := pool.current_run()) is not None]
         title = next(filter(None, (run_progress(pool, run, now) for pool, run in runs)), "")
         if title != self._terminal_title:
@@ -598,10 +605,10 @@ class SkywardApp(App[None]):
         only once.
 
         Args:
-            still: Returns whether the screen is still to be opened; called after the deletion.
+            still: Called after the saved screen is deleted; returns whether the screen must still be opened.
 
         Returns:
-            False if the pool of the screen is not listed yet.
+            False if the screen's pool is not listed yet, so that the caller must try again.
         """
         state = self.saved_screen_state(LAST)
         if (opener := self._opener_for(state)) is None:
@@ -613,7 +620,7 @@ class SkywardApp(App[None]):
         return True
 
     def _opener_for(self, place: ScreenState) -> Callable[[], None] | None:
-        """Return a function that opens a saved screen; None until its pool is listed."""
+        """Return a function that opens a saved screen; None until the screen's pool is listed."""
         if place.get("screen") == "history":
             return partial(self.show_history, inbox=place.get("inbox") is True)
         if place.get("screen") != "run":
@@ -713,20 +720,24 @@ class SkywardApp(App[None]):
         self.push_screen(SettingsScreen())
 
     def show_errors(self, run: RunView, chosen: Callable[[int | None], None]) -> None:
-        """Show why a run failed. ``chosen`` receives the rank whose log the user wants to see, or None."""
+        """Show why a run failed. When the screen closes, call ``chosen`` with the rank whose log the user wants to see,
+        or None.
+        """
         from skyward_tui.screens.errors import ErrorsScreen
 
         self.push_screen(ErrorsScreen(run), chosen)
 
     def show_stacks(self, pool: str, run: str, chosen: Callable[[int | None], None]) -> None:
-        """Show the stacks of the ranks of a pool, given its key. ``chosen`` gets a rank, as in :meth:`show_errors`."""
+        """Show the stacks of the ranks of a pool, given its key. When the screen closes, call ``chosen`` as
+        :meth:`show_errors` does.
+        """
         from skyward_tui.screens.stacks_and_profiles import StacksScreen
 
         self.push_screen(StacksScreen(pool, run), chosen)
 
     async def ask(self, question: str, offered: str = "") -> str | None:
-        """Ask the user for a line of text, with ``offered`` as initial text. Returns None if the user goes back. Call
-        from a worker.
+        """Ask the user for a line of text, with ``offered`` as initial text. Return None if the user cancels. Must be
+        called from a Textual worker.
         """
 
         return await self.push_screen_wait(AskScreen(question, offered))
@@ -824,8 +835,8 @@ class SkywardApp(App[None]):
         self._changed_screens[scope] = screen
 
     async def save_state(self, patience: float = PATIENCE) -> bool:
-        """Save changed state for the next start, without overwriting changes of other apps. Return whether the state
-        was written within ``patience`` seconds.
+        """Write changed state to the state file for the next start, without overwriting changes that another app has
+        saved. Return whether the state was written within ``patience`` seconds.
         """
         async with self._write_lock:
             changed, screens = self._changed, self._changed_screens
@@ -859,7 +870,7 @@ class SkywardApp(App[None]):
     # Internal errors of the app
 
     def _handle_exception(self, error: Exception) -> None:
-        """Show the error of a worker in its panel; any other error ends the app."""
+        """If a worker has failed, show the error in the worker's panel. Let any other error end the app."""
         try:
             worker = get_current_worker()
         except NoActiveWorker:
@@ -929,7 +940,9 @@ class SkywardApp(App[None]):
 
     @work(group="commands")
     async def action_own_command(self, number: int) -> None:
-        """Run a command of the user's settings with the values of the present screen."""
+        """Run a command from the user's settings. Values of the current screen, such as the selected pool, replace its
+        placeholders.
+        """
         from skyward_tui.ui.suspend_for_programs import run_user_command
 
         if (front := self._front_screen) is None or self.read_only:
@@ -998,7 +1011,7 @@ class SkywardApp(App[None]):
             self._driver.end_output()
 
     def on_terminal_restored(self) -> None:
-        """Start a time limit for the rest of the exit, if a signal has caused the exit."""
+        """If a signal has caused the exit, limit the time for the rest of the exit."""
         self._shutdown_signals.limit_exit()
 
     def on_terminal_lost(self) -> None:
@@ -1049,7 +1062,9 @@ class SkywardApp(App[None]):
 
 
 class ClosingWorkers(WorkerManager):
-    """Workers whose coroutine is closed if they are cancelled before they start. Otherwise Python would warn."""
+    """Textual's workers. If a worker is cancelled before it starts, its coroutine is closed; otherwise Python would
+    warn that the coroutine was never awaited.
+    """
 
     def _new_worker(self, work: Any, *args: Any, **options: Any) -> Worker[Any]:
         worker = super()._new_worker(work, *args, **options)
@@ -1097,7 +1112,7 @@ PAINTS_PER_KEY = 2
 
 
 class ImmediateRepaint:
-    """Counter of the immediate repaints that are still allowed after recent keys."""
+    """Limit for repaints right after a key press, which make the app respond without waiting for its next update."""
 
     def __init__(self) -> None:
         self._last_key_at = 0.0

@@ -66,8 +66,8 @@ class SanitizedRenderable:
 
 
 def _are_newer(began: float) -> bool:
-    """Check whether our source files are newer than the given time. If so, modules that were imported later do not
-    match the others.
+    """Check whether source files of skyward-tui have changed since the given time. If so, modules imported before and
+    after the change may not fit together.
     """
     try:
         return any(file.stat().st_mtime > began for folder in PACKAGES for file in folder.rglob("*.py"))

@@ -57,8 +57,8 @@ class HostKeyQuestions:
         self._open_dialog: tuple[_Question, HostKeyScreen] | None = None
 
     def attach(self, front: SessionInterface) -> None:
-        """Let this object answer the host key questions of a session. Forgets earlier rejections, so that a launch asks
-        again.
+        """Make this object answer a session's questions about host keys. Earlier rejections no longer apply, so that a
+        new launch asks again.
         """
         with self._lock:
             self._refused.clear()
@@ -118,7 +118,7 @@ class HostKeyQuestions:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Prevent new dialogs during the block, which replaces screens."""
+        """Open no dialog during the ``with`` block, because the block closes and opens screens."""
         self._pause_count += 1
         try:
             yield
@@ -187,7 +187,9 @@ class BudgetQuestions:
         self._open: BudgetScreen | None = None
 
     def update(self, pools: Iterable[PoolView]) -> None:
-        """Open a dialog if a pool waits for an answer, and close it if the pool no longer waits."""
+        """Open a dialog if a pool waits for a decision about its budget, and close the dialog if the pool no longer
+        waits.
+        """
         waiting = [pool for pool in pools if pool.budget_state == "asked" and pool.is_live]
         if self._open is not None:
             # An obsolete dialog closes only while no other dialog covers it; otherwise a later update closes it.

@@ -106,7 +106,9 @@ class Console:
         return printer
 
     def _erase_live(self) -> None:
-        """Erase temporary lines before something is printed, because all streams may share one terminal."""
+        """Erase temporary lines, such as progress bars, before something is printed, because all streams may share one
+        terminal.
+        """
         self._erase_but(None)
 
     def _erase_but(self, but: LogPrinter | None) -> None:
@@ -117,7 +119,7 @@ class Console:
             erase()
 
     def share_terminal(self, erase: Callable[[], None]) -> None:
-        """Register ``erase``, which removes temporary lines and is called before anything is printed."""
+        """Register a function that erases temporary lines from the terminal, to be called before any output."""
         self._erasers.append(erase)
 
     @property
@@ -132,7 +134,7 @@ class Console:
 
     @property
     def has_no_reader(self) -> bool:
-        """Whether the reader of the output's pipe, or the terminal, is gone."""
+        """Whether the terminal is gone, or the program that reads the output's pipe has ended."""
         return any(isinstance(each, StandardStream) and each.has_lost_reader for each in (self._main, sys.stderr))
 
     @property
@@ -212,7 +214,7 @@ class LogPrinter:
         pieces[:] = [tail] if tail else []
 
     def _feed_bars(self, rank: int, stream: str, pieces: list[bytes], data: bytes) -> bool:
-        """If the stream has nested progress bars, add bytes to their rows. Return whether it has nested bars."""
+        """Add bytes to the rows of the stream's nested progress bars. Return False if the stream has no nested bars."""
         bars = self._bars.get((rank, stream))
         if bars is None:
             recent = b"".join([piece[-MAX_SEQUENCE:] for piece in pieces[-MAX_SEQUENCE:]]) + data
@@ -366,7 +368,7 @@ class BarRows:
 
 
 def _drop_overwritten(data: bytes) -> bytes:
-    """Drop the part of each line that a carriage return overwrites, such as the earlier states of a progress bar."""
+    """Remove text that a carriage return overwrites from each line, such as the earlier states of a progress bar."""
     return b"\n".join(map(_visible_part, data.split(b"\n")))
 
 

@@ -60,7 +60,9 @@ class StandardStream(io.TextIOWrapper):
 
     @property
     def has_lost_output(self) -> bool:
-        """Whether requested output could not be written, for a reason other than a lost reader."""
+        """Whether required output could not be written, although its reader still exists (for example because the disk
+        is full).
+        """
         return self.has_failed and not self.has_lost_reader and self._is_required
 
     def require(self) -> None:
@@ -75,7 +77,7 @@ class StandardStream(io.TextIOWrapper):
             sys.stderr.flush()
 
     def discard(self) -> bool:
-        """Drop all further output if the reader accepts nothing; called by signal handlers.
+        """Drop all further output if its reader has stopped reading; called by signal handlers.
 
         Returns:
             Whether a write is in progress. The signal handler must then abort the write with an ``OSError``.

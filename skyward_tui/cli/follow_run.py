@@ -59,7 +59,7 @@ class RankBuffer:
         self.is_truncated = False
 
     def add(self, piece: Any, size: int) -> list[Any]:
-        """Store a piece, and return the oldest pieces, which no longer fit."""
+        """Store a piece of output, and return the oldest pieces, which are dropped to stay below the size limit."""
         self.pieces.append((piece, size))
         self.size += size
         dropped = []
@@ -72,8 +72,9 @@ class RankBuffer:
 
 
 class PendingLaunchEvents:
-    """Buffer of events and output that arrive before the answer to a launch, in order. The output is limited per
-    rank."""
+    """Buffer, in order, of the events and the output that arrive before the answer to a launch. The output is limited
+    per rank.
+    """
 
     def __init__(self) -> None:
         self._items: dict[int, Any] = {}  # items in the order of their arrival, by consecutive number
@@ -84,7 +85,7 @@ class PendingLaunchEvents:
         self.truncated: set[tuple[int, str]] = set()
 
     def buffer(self, item: object) -> int:
-        """Store an item, and return its number."""
+        """Store an event or a piece of output, and return its number."""
         self._items[self._next_number] = item
         self._next_number += 1
         return self._next_number - 1
@@ -125,11 +126,12 @@ class Follower:
 
     Attributes:
         live: Live summary, shown instead of the output of ranks; None to show the output.
-        on_trial: Called with the run and the outcome of each task that ends.
+        on_trial: Called with the run ID and the outcome of each task that ends.
         on_attempt_end: Called when an attempt ends.
         on_run: Called when a run starts or ends.
         on_queue: Called when the queue of the pool changes.
-        is_output_ours: Called with a rank and a run. Returns whether to show that output; None if not known yet.
+        is_output_ours: Called with a rank and a run ID. Returns whether to show the rank's output; None if this is not
+            known yet.
         queued: IDs of the runs that were queued at the time of the item that is being printed.
     """
 
@@ -230,7 +232,7 @@ class Follower:
         return True
 
     def _next_item(self, until: float = math.inf) -> object:
-        """Return the next item; None if no item arrives until the given time of the monotonic clock."""
+        """Return the next item of the inbox; None if no item arrives until the given monotonic time."""
         while True:
             if self._inbox.empty():  # the thread is about to block, so flush the output first
                 self._printer.flush()
@@ -427,17 +429,17 @@ class Follower:
             self._printer.feed(rank, stream, data)
 
     def printed_errors(self, rank: int) -> str:
-        """Return the end of the standard error of a rank, as far as it was printed."""
+        """Return the last part of a rank's standard error that this command has printed."""
         return self._errors.get(rank, b"").decode("utf-8", "replace")
 
     def _flush_held(self) -> None:
-        """Print the delayed state of the pool."""
+        """Print the pool's state if its printing was delayed."""
         if (item := self._held_state) is not None:
             self._held_state = None
             self._console.note(f"pool {item.pool} {item.state}: {format_detail(item)}")
 
     def _note_waiting(self) -> None:
-        """Print the state of waiting nodes if it has changed. A repeated failure is printed only once."""
+        """Print why nodes are not ready yet, if the reason has changed. A repeated failure is printed only once."""
         for node, line in self._waiting.items():
             self._flush_held()
             if self._noted_waiting.get(node) != line:
@@ -520,7 +522,7 @@ class LiveStatus:
         console.share_terminal(self.erase)
 
     def on_output(self, rank: int, data: bytes) -> None:
-        """Store the last line that a rank printed."""
+        """Store the last line that a rank has printed, for the next drawing."""
         lines = [line for line in data.decode("utf-8", "replace").splitlines() if line.strip()]
         if lines:
             self._last_line = f"{rank_prefix(rank)}{sanitize_line(plain(lines[-1]))}"
@@ -563,7 +565,7 @@ class LiveStatus:
         sys.stderr.flush()
 
     def open(self) -> None:
-        """Start drawing, and forget the last line of an earlier run."""
+        """Start drawing without the last output of an earlier run."""
         self._open, self._last_line = True, ""
 
     def close(self) -> None:

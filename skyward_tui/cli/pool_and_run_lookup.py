@@ -98,7 +98,7 @@ def live_run(session: Session, word: str, *, for_rank: bool = False) -> tuple[Po
 
     Args:
         session: The session.
-        word: A run; or a pool ("" instead of a run if it has had none).
+        word: ID of a run, or name or key of a pool. If the pool has had no run, the returned ID is "".
         for_rank: Whether the caller needs only a rank of the pool. The run is then "" if several are running.
 
     Raises:
@@ -119,14 +119,17 @@ def live_run(session: Session, word: str, *, for_rank: bool = False) -> tuple[Po
 
 
 def current_run(session: Session, row: RunRow) -> RunRow:
-    """Return the current row of a run. If its pool answers, update the ledger first, which may lack the end of the
-    run."""
+    """Return the ledger's row of a run. Before, update the ledger from the run's pool, because the ledger may lack the
+    end of the run.
+    """
     session.probe_pools([session.ledger.pool(row.token).key]).result()
     return session.ledger.run(row.run) or row
 
 
 def _runs_of_pool(session: Session, pool: PoolRow) -> list[RunRow]:
-    """Return the running runs of a pool, or else its last run. Of a sweep by gangs, only the latest run is listed."""
+    """Return the running runs of a pool; if none is running, its last run. If each trial of a sweep is a run, only the
+    latest of these runs is listed.
+    """
     session.probe_pools([pool.key]).result()
     runs = session.ledger.runs(pool.token)
     running = [run for run in runs if run.state == "running"] if pool.ended_at is None else []

@@ -38,13 +38,13 @@ def exit_status(run: RunView) -> int:
 
 
 def unfetched_text(pool: PoolView, run: str) -> str:
-    """Return a note about unfetched results of a run whose pool is up; "" if there are none."""
+    """Return a note about the unfetched results of a run on a running pool; "" if there are none."""
     size = pool.unfetched.get(run)
     return "" if size is None else f" (not fetched: {size:,} bytes)"
 
 
 def run_table(run: RunView) -> tuple[list[tuple[str, ...]], list[int | None]]:
-    """Return the rows of the result table, the header and one for each rank, and their SGR colour codes."""
+    """Return the rows of a run's result table (header, then one row per rank), and the SGR colour code of each row."""
     tasks = [task for _, task in sorted(run.tasks.items())]
     rows: list[tuple[str, ...]] = [("rank", "node", "outcome", "time", "result")]
     for task in tasks:

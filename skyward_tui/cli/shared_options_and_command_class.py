@@ -75,7 +75,7 @@ watch_option = click.option("--watch", is_flag=True, help="Show a live summary i
 
 
 def _read_env_file(context: click.Context, option: click.Parameter, path: str | None) -> None:
-    """Read the variables of a file. Errors quote no values, which may be secret."""
+    """Read NAME=VALUE lines of a file. Errors do not quote values, because values may be secret."""
     try:
         lines = read_text(path).splitlines() if path else []
     except (OSError, ValueError) as error:

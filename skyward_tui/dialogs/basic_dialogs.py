@@ -37,7 +37,9 @@ class DismissOnceScreen(Screen[Result]):
 
     @property
     def has_widgets(self) -> bool:
-        """Whether the screen can be updated. While a screen closes or the app exits, widgets disappear one by one."""
+        """Whether the screen still has its widgets. While a screen closes or the app exits, its widgets disappear one
+        by one.
+        """
         return self.is_attached and self.display
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:
@@ -95,7 +97,7 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
         return ""
 
     def _choice_hint(self) -> str:
-        """Return the keys that choose a button."""
+        """Return the hint about the keys that choose a button."""
         previous, following, close = (self.key_of(f"dialog.{each}") for each in ("previous", "next", "close"))
         return f"{previous} {following}: choose, enter: confirm, {close}: close"
 
@@ -121,7 +123,7 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
         return VerticalScroll(Static(text, id="text"), id="facts", can_focus=False)
 
     def on_resize(self) -> None:
-        """Adapt the dialog, and keep the focused widget visible."""
+        """Fit the dialog to the new size, and scroll so that the focused widget stays visible."""
         self.call_after_refresh(self.fit_to_screen)
         if self.focused is not None:
             self.call_after_refresh(self.focused.scroll_visible, animate=False)

@@ -38,9 +38,11 @@ _FETCHED = {"all": EVERYTHING, "some": None, "none": 0}
 
 
 class ConfirmedWork(Dialog[Result]):
-    """Dialog that asks before an irreversible action, with the focus on Cancel, and that then shows its progress.
+    """Dialog that asks before an irreversible action, with the focus on Cancel, and then shows the progress of the
+    action.
 
-    The body contains the text (``#text`` in ``#facts``).
+    Subclasses put the text of the question into a widget ``#text`` in the container ``#facts``. The progress later
+    replaces this text.
 
     Attributes:
         CONFIRMS: Selector of the buttons that confirm.
@@ -52,7 +54,7 @@ class ConfirmedWork(Dialog[Result]):
     has_started = False
 
     def show_facts(self, text: Content) -> None:
-        """Replace the text part of the body."""
+        """Replace the text above the buttons."""
         self.query_one("#text", Static).update(text)
         self.call_after_refresh(self.fit_to_screen)
 
@@ -74,7 +76,7 @@ class ConfirmedWork(Dialog[Result]):
         self.show_progress()
 
     def finish(self, title: str, *, gone: bool) -> None:
-        """Show the end of the work.
+        """Show that the work has ended.
 
         Args:
             title: New title.
@@ -139,7 +141,7 @@ class TeardownScreen(ConfirmedWork[bool]):
 
     @property
     def _over_limit(self) -> list[Unfetched]:
-        """Unfetched files that a teardown would lose, by pool."""
+        """Unfetched files per pool, if they exceed the pool's download limit and a teardown would lose some of them."""
         return [found for found in self._unfetched.values() if not isinstance(found, str) and found.exceeds_limit]
 
     def _facts(self, view: PoolView, now: float) -> Content:

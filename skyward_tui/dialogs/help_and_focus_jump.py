@@ -104,7 +104,7 @@ class HelpScreen(Dialog[None]):
     def _entries(
         self, title: str, actions: Iterable[Action], omitted: Collection[Action], width: int
     ) -> Iterator[list[Content]]:
-        """Yield the lines of each action that matches the filter. The title precedes the first action."""
+        """Yield the lines for each action that matches the filter, with a title before the first action."""
         words = self.query_one("#words", TextLine).value.casefold().split()
         head = [Content(""), Content.styled(title, "bold $text-accent")]
         for action in actions:
@@ -153,7 +153,8 @@ LETTERS = "asdfghjklqwertyuiopzxcvbnm1234567890"
 
 
 class JumpScreen(ModalScreen[Widget], DismissOnceScreen[Widget]):
-    """Overlay of letters; returns the widget of the typed letter, or None for any other key.
+    """Overlay that shows a letter on each focusable widget. Returns the widget whose letter was typed, or None for any
+    other key.
 
     Args:
         there: Focusable widgets of the screen below the overlay.

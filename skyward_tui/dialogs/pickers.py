@@ -88,7 +88,9 @@ class Picker(Dialog[str | None]):
         self._listed.action_first()
 
     def refill(self) -> None:
-        """Refresh the list, unless the dialog is being closed."""
+        """List the options again, for example because new ones were found. Does nothing while the dialog is being
+        closed.
+        """
         if self.has_widgets:
             self.fill(self.query_one(Input).value)
 
@@ -97,7 +99,7 @@ class Picker(Dialog[str | None]):
         raise NotImplementedError
 
     def accept(self, value: Any) -> None:
-        """Handle the value that was picked."""
+        """Close the picker with the picked value. Subclasses may open a folder instead."""
         self.dismiss(value)
 
     @property
@@ -309,7 +311,7 @@ AUTOMATIC_PYTHON = InterpreterOption("", "chosen for the script")
 
 
 class _InterpreterInfo(NamedTuple):
-    """Facts about an interpreter: its version, why it is offered, and a problem."""
+    """Facts about an interpreter: its version, why it is offered, and why it may not run the script."""
 
     version: str
     reason: str = ""
@@ -435,7 +437,7 @@ class PresetsScreen(Picker):
 
 
 def _preset_row(preset: Preset) -> Content:
-    """Return a preset's name and main options as a row."""
+    """Return a row of the picker with a preset's name and main options."""
     entry: Any = preset.entry if isinstance(preset.entry, dict) else {}
     script, function = str(entry.get("script", "")), str(entry.get("function", ""))
     words = [Path(script).name + (f":{function}" if function else "")]

@@ -45,8 +45,9 @@ PROJECT = "project"
 
 
 def format_choice(field: str, path: str = "") -> str:
-    """Return the text of a choice of packages: the field of the request and the path of its file; "" for no
-    packages."""
+    """Return the value that stands for a choice of packages in the form: name of the request's field, and path of the
+    file; "" for no packages.
+    """
     return field if field in ("", PROJECT) else f"{field} {path}"
 
 
@@ -144,14 +145,15 @@ _NUMBERS = {"nodes": ("Nodes", 1024), "ranks_per_node": ("Ranks per node", 64)}
 
 @cache
 def provider_choices() -> Mapping[str, ProviderInfo]:
-    """Return the providers by name. Includes installed ones that cannot be loaded, because using one reports the
-    error."""
+    """Return the providers by name. Installed providers that cannot be loaded are included, because using such a
+    provider reports the error.
+    """
     return {each.name: each for each in available()}
 
 
 @cache
 def _settings_by_id() -> Mapping[str, Mapping[str, Setting]]:
-    """Return those settings that have a field in the form, by provider name and field ID."""
+    """Return the provider settings that have a field in the form, by provider name and field ID."""
     taken = {field.name for field in fields(Form)} | OTHER_IDS
     found: dict[str, Mapping[str, Setting]] = {}
     for name, each in provider_choices().items():
@@ -191,7 +193,8 @@ class Form:
         gang: Number of nodes for each trial of a sweep; "all" for all nodes; "" for one rank.
         plugin_settings: Texts of plugin parameters by names such as "torch.backend"; ignored for plugins not chosen.
         packages: Choice of packages, as written by :func:`format_choice`.
-        timeout: Value without a field, taken from the launch that filled the form. Only the plan shows it.
+        timeout: Value for which the form has no field. It comes from the launch that the form was filled from, and only
+            the plan shows it.
         grace, checkpoints, checkpoint_store, resume, debug_wait: As ``timeout``.
         torchrun: As ``timeout``.
     """
@@ -328,7 +331,9 @@ _TEXTS = [each.name for each in fields(Form) if each.name in OPTIONS and each.na
 
 
 def _asked_options(provider: str, pool: str = "") -> list[str]:
-    """Return the options that have their own field and apply to a provider, or to an existing pool."""
+    """Return the launch options that have a field of their own in the form, and that apply to a provider or to an
+    existing pool.
+    """
     choice = provider_choices().get(provider)
     has = {"": True, "offers": bool(choice and choice.chooses), "price": bool(choice and choice.costs)}
     return [name for name in _TEXTS if not OPTIONS[name].part or (not pool and has[OPTIONS[name].needs])]
@@ -365,7 +370,7 @@ def _plugin_of(parameter: str) -> str:
 
 
 def _parse_choice(choice: str) -> dict[str, Any]:
-    """Return the field of a request, with its value, for a choice of packages."""
+    """Return the request's field, and the field's value, that a choice of packages stands for."""
     name, _, path = choice.partition(" ")
     if choice == PROJECT:
         return {PROJECT: True}
@@ -456,7 +461,9 @@ def _check_words(id: str, split: Callable[[str], object], text: str) -> None:
 
 
 def _with_function(form: Form) -> Form:
-    """Fill in a missing function: the first function of the script; without functions, the whole script."""
+    """Return the form with a function: if none is chosen, the script's first function, or the whole script if it has
+    none.
+    """
     if (form.function or form.whole) and form.script.strip():
         return form
     functions = functions_of(form.script)
@@ -464,7 +471,7 @@ def _with_function(form: Form) -> Form:
 
 
 def _check_numbers(form: Form, plan: LaunchPlan) -> None:
-    """Reject missing or excessive numbers, which the command line accepts but the form does not."""
+    """Reject an empty number of nodes or ranks. Only the command line accepts a missing number, and uses a default."""
     for id in _NUMBERS:
         if not getattr(form, id).strip() and not (id == "nodes" and plan.hosts):
             raise FieldError(id, _not_a_number(id, form))
@@ -541,7 +548,9 @@ def command_line(form: Form) -> str:
 
 
 def parse_arguments(line: str) -> dict[str, str] | None:
-    """Return the arguments in a line by name; of equal names, the first counts. None if a quotation is unfinished."""
+    """Return the values in a line of NAME=value arguments, by name. The first of equal names counts. None if a
+    quotation is unfinished.
+    """
     words = _split_words(line)
     if words is None:
         return None
@@ -553,7 +562,7 @@ def parse_arguments(line: str) -> dict[str, str] | None:
 
 
 def fitting_arguments(line: str, asked: Sequence[ArgumentField], *, is_open: bool = False) -> str:
-    """Return those arguments of a line that a function accepts.
+    """Return a line of NAME=value arguments without those that a function does not accept.
 
     Args:
         line: The line.
@@ -618,7 +627,7 @@ def _quoted(word: str) -> str:
 
 
 def value_list_error(asked: ArgumentField, text: str) -> str:
-    """Return why a text is not a list of valid values of an argument; "" if it is one."""
+    """Return why a text is not a list of valid values for an argument; "" if the text is such a list."""
     try:
         values = argument_values(asked.name, text)
     except UsageError as error:

@@ -43,7 +43,7 @@ ATTEMPTS_SHOWN = 5
 
 
 def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool = False) -> list[tuple[str, str]]:
-    """Return the rows of a plan as (heading, text); may query the provider.
+    """Return the rows of a plan as (heading, text). May query the provider for prices, which takes time.
 
     Args:
         plan: The plan.
@@ -229,13 +229,13 @@ def _rental_rows(plan: LaunchPlan, may_remember: bool) -> Iterator[tuple[str, st
 
 
 def _cost(hourly: str) -> Iterator[tuple[str, str]]:
-    """Yield the row about cost, unless the machines are free."""
+    """Yield the row with the cost of the machines, unless they are free."""
     if hourly:
         yield "cost", hourly
 
 
 def _request_text(request: Mapping[str, object]) -> Iterator[str]:
-    """Yield those values of a request to the provider that fit one line; ``--json`` shows all values."""
+    """Yield the values of the request that the launch would send to the provider, as far as they fit one line."""
     for name, value in request.items():
         if isinstance(value, int) or (isinstance(value, str) and "\n" not in value):
             yield f"{name} {value}"
@@ -353,7 +353,7 @@ class Planner:
         self._busy: dict[tuple[str, str], asyncio.Future[Any]] = {}
 
     async def run(self, form: Form, work: Callable[[], T]) -> T:
-        """Run work that may start the form's Python, in a thread. Cancelling the caller does not stop the thread."""
+        """Run a function that may start the form's Python in a thread, which continues if the caller is cancelled."""
         key = form.script, form.python
         before = self._busy.get(key)
         if before is not None and not before.done():
@@ -369,7 +369,7 @@ class Planner:
 
 @dataclass(slots=True)
 class ScriptWait:
-    """Text about a wait for a script, with the time waited.
+    """Text about the work on the user's script that a plan or launch waits for, and for how long it has been waiting.
 
     Attributes:
         what: Description of the work.

@@ -46,7 +46,8 @@ def recent_forms() -> list[Form]:
 
 
 def add_recent(form: Form) -> None:
-    """Save a launch. It replaces an earlier launch with the same script, function and arguments.
+    """Save a launch as the newest recent launch. It replaces an earlier launch with the same script, function and
+    arguments.
 
     Raises:
         OSError: If the file cannot be written.
@@ -63,8 +64,9 @@ def add_recent(form: Form) -> None:
 
 
 def _absolute_python(python: str) -> str:
-    """Make the path of an interpreter absolute. A name without a folder is left unchanged, because it is looked up in
-    PATH."""
+    """Make the path of an interpreter absolute. Leave a name without a folder unchanged, because such a name is
+    searched for in PATH.
+    """
     return str(expand_user(python.strip()).absolute()) if os.sep in python else python.strip()
 
 

@@ -325,8 +325,9 @@ class LogPanel(RunPanel[LogPane]):
 
     @property
     def is_untouched(self) -> bool:
-        """Whether the user has left the log as it is: following its end, without search, filter or other logs beside
-        it."""
+        """Whether the log is in its initial state: it follows its newest line, without a search, a filter or other logs
+        beside it.
+        """
         pane = self.pane
         searched = pane.window.search is not None or pane.window.filter is not None
         alone = not self.panes.has_several
@@ -368,7 +369,7 @@ class LogPanel(RunPanel[LogPane]):
         return subject
 
     def _stored_lines(self, run: RunView, rank: int) -> Files:
-        """Return a function that reads the stored lines of a rank's run from files."""
+        """Return a function that reads the saved log lines of a rank in a run from files."""
         session = self.app.required_session
         return lambda: StoredLines.for_rank(session.run_logs(run.id), rank, whole=run.state != "running")
 
@@ -503,7 +504,8 @@ class LogPanel(RunPanel[LogPane]):
     def _path_candidates(self) -> list[str]:
         """Return the lines in which to look for a file name with a line number.
 
-        These are the selected lines, otherwise the current hit, otherwise the visible lines and the traceback.
+        These are the selected lines. Without a selection, the line of the current search match. Without a match, the
+        visible lines and the traceback above the panels.
         """
         pane = self.pane
         if selected := self.screen.get_selected_text():
@@ -556,8 +558,8 @@ class LogPanel(RunPanel[LogPane]):
         self.prompt.focus()
 
     def close_one(self) -> bool:
-        """Close the input if it is open, otherwise the search, the filter, or one of several logs. Return whether
-        anything was closed.
+        """Close the input. If no input is open, end the search, the filter, or the display of one of several logs.
+        Return whether anything was closed.
         """
         if self.has_class("-asking"):
             if self._asking == "find":

@@ -111,7 +111,7 @@ class LogPane(Widget, can_focus=True):
         self._painted_rows: list[tuple[int, int]] = []
 
     def show(self, ring: Ring, *, merged: bool = False, files: Files | None = None, goal: int | None = None) -> None:
-        """Show another ring with the current filter and search.
+        """Show the lines of another ring buffer, with the current filter and search.
 
         Args:
             merged: Whether lines begin with their rank.
@@ -141,7 +141,7 @@ class LogPane(Widget, can_focus=True):
         return self._files is not None and (stored is None or stored.count < self.window.oldest)
 
     def _load_files(self, then: Callable[[], None] | None = None) -> None:
-        """Read and search the files, then call ``then``."""
+        """Read the files with earlier lines, apply filter and search to these lines, then call ``then``."""
         if self._files is not None and not self._opening:
             self._opening = True
             self.run_worker(self._open_files(self.window, self._files, then), group="files")
@@ -173,7 +173,7 @@ class LogPane(Widget, can_focus=True):
                 self._load_files()
 
     async def _search_files(self, window: LogViewport) -> None:
-        """Search the files for filter and search. The matches of each slice are shown at once."""
+        """Apply filter and search to the lines in the files, slice by slice, and show the matches after each slice."""
         for hits in filter(None, (window.filter, window.search)):
             async for numbers in search_earlier(window, hits):
                 if window is not self.window:
@@ -276,7 +276,7 @@ class LogPane(Widget, can_focus=True):
         self._repaint()
 
     def _report_aborted(self) -> None:
-        """Post a message if a filter or search was dropped."""
+        """Post :class:`SearchAborted` if a filter or search was dropped because it was too slow."""
         if self.window.timed_out_text:
             self.post_message(self.SearchAborted(self.window.timed_out_text))
             self.window.timed_out_text = ""
@@ -517,7 +517,9 @@ class LogPane(Widget, can_focus=True):
         )
 
     def _strips(self, line: Line, base: Style | None = None) -> list[Strip]:
-        """Return the rows of one line. They are cached as long as the text of the line does not change."""
+        """Return the rows of one line, which may be wrapped. The rows are cached as long as the line's text does not
+        change.
+        """
         cached = self._cache.get(line.number)
         if cached is not None and cached[0] is line.text:
             return cached[1]

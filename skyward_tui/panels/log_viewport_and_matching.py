@@ -107,13 +107,14 @@ class Matcher:
 
     @classmethod
     def for_ranks(cls, ranks: Iterable[int], within: Matcher | None) -> Matcher:
-        """Return a matcher for merged lines that accepts only some ranks, and among their lines only the matches of
-        ``within``."""
+        """Return a matcher for the merged log of all ranks. It accepts lines of the given ranks that also match
+        ``within``.
+        """
         among = re.compile("|".join(re.escape(rank_prefix(rank)) for rank in ranks) or "(?!)")
         return replace(within or cls("", Pattern("")), among=among)
 
     def may_match(self, text: str) -> bool:
-        """Check with one search whether any line of a block may match."""
+        """Check with a single search whether any line of a block may match; if not, the lines need not be searched."""
         if self.invert or self.scan is None:
             return True
         if text.isascii():
@@ -249,7 +250,7 @@ class LogViewport:
                 self.abort_search(hits)
 
     def abort_search(self, hits: MatchIndex | None) -> None:
-        """Drop a filter or search that is too slow."""
+        """Drop the filter or the search whose pattern is too slow, and store its text for a message."""
         if hits is not None:
             self.filter = None if hits is self.filter else self.filter
             self.search = None if hits is self.search else self.search
@@ -296,7 +297,9 @@ class LogViewport:
         return lines
 
     def _spans(self) -> list[Span]:
-        """Return the ranges of lines in files and in memory with their read functions, in order and without overlap."""
+        """Return the readable ranges of lines, in files and in memory, each with a function that reads it. Ranges are
+        in order and do not overlap.
+        """
         newest = self.base + self.ring.first
         spans: list[Span] = [(newest, self.end, self._from_ring)]
         if self._frozen_lines:

@@ -217,8 +217,9 @@ class MachineGrid(PaintedLines):
 
     @property
     def _host_figure(self) -> tuple[str, str, Unit, str | float | None]:
-        """Metric shown for nodes: the selected one. If any node has GPUs, CPU utilization, because the selection then
-        applies to GPU metrics."""
+        """Metric shown for nodes: the selected metric. If any node has GPUs, CPU utilization, because the user then
+        selects a GPU metric.
+        """
         return HOST_METRICS[0 if self._has_gpus else self._metric_index % len(HOST_METRICS)]
 
     @property
@@ -240,7 +241,7 @@ class MachineGrid(PaintedLines):
         return self._metrics is not None and any(machine.gpus for machine in self._metrics.nodes.values())
 
     def _has_problem(self, node: int, machine: MachineView) -> bool:
-        """Check whether a node has problems, whose text may need a separate row."""
+        """Check whether a node has problems, because the text about them may need a row of its own."""
         if not machine.is_fresh(self._now):
             return False
         odd = any(of == node for of, _ in self._outliers)
@@ -311,7 +312,7 @@ class MachineGrid(PaintedLines):
         return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in strips]
 
     def _rows_by_metric(self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int) -> list[Strip]:
-        """Return a curve for each metric of the only machine, if it has no GPUs; empty if the curves do not fit."""
+        """Return one curve per metric, for a pool whose only machine has no GPUs; empty if the curves do not fit."""
         machine, host = rows[0].machine, rows[0].machine.host
         shown = [each for each in HOST_METRICS if host.maximum(each[1]) >= 1]
         tall = min(MOST_ROWS, (height - 1 - bool(rows[0].remark)) // max(1, len(shown)))
@@ -335,7 +336,7 @@ class MachineGrid(PaintedLines):
         return strips[:height]
 
     def _drawn(self, points: Points, full: float, width: int, height: int, x: Span) -> list[str]:
-        """Return the rows of a curve. If there are several rows, fill the area below the curve."""
+        """Draw a curve, and return its rows. If the curve has several rows, fill the area below it."""
         canvas = Canvas(width, height, x, (0.0, full))
         canvas.draw_line(points, 1)
         if height > 1:

@@ -49,7 +49,7 @@ class PhaseBoard(VirtualList[NodeView]):
 
         Args:
             run: Selected run; if it is a job, its steps are shown beside each node.
-            seldom: Whether a line for all nodes is enough unless a node has problems.
+            seldom: Whether one line may stand for all nodes if no node has problems.
         """
         job = "" if run is None else run.job
         measured = pool.machines.version if seldom and pool.machines is not None else 0

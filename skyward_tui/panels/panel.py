@@ -41,7 +41,8 @@ class RunSelection(NamedTuple):
 
 
 class InstantChosen(Message):
-    """Message that the user has chosen a time, for example by a hairline. All panels show it.
+    """Message that the user has chosen a time, for example with the hairline of a chart. All panels then show this
+    time.
 
     Args:
         at: Unix time; None for the newest data.
@@ -75,7 +76,7 @@ class RunPanel(Panel, Generic[Main]):
     Attributes:
         MAIN: Type of the widget that takes the focus.
         FITS_ROWS: Whether the panel never needs more rows than its main widget has.
-        CALM: Whether ``needs_polling`` may be honored less often while the pool is idle.
+        CALM: Whether the panel may be updated less often than every second while the pool is idle.
         has_content: Whether the panel has anything to show. If not, panels with ``hides`` are hidden.
     """
 
@@ -153,10 +154,10 @@ class RunPanel(Panel, Generic[Main]):
         """Restore saved display options; ignore invalid ones."""
 
     def show_alerts(self, alerts: Sequence[Alert], pool: PoolView) -> None:
-        """Mark the subjects of alerts, the worst first."""
+        """Mark the ranks, nodes or GPUs that alerts are about. The worst alert comes first."""
 
     def alert_rank(self, alert: Alert, pool: PoolView) -> int | None:
-        """Return the rank to select for an alert whose subject the panel shows; None if it does not show it."""
+        """Return the rank to select for an alert; None if the panel does not show what the alert is about."""
         return None
 
     @property
@@ -165,7 +166,7 @@ class RunPanel(Panel, Generic[Main]):
         return True
 
     def shows_beside(self, rank: int) -> bool:
-        """Check whether the panel shows the log of a rank beside others."""
+        """Check whether the panel shows the log of a rank beside the logs of other ranks."""
         return False
 
     def scroll_to_failure(self) -> bool:

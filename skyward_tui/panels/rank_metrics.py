@@ -128,7 +128,7 @@ class MetricsPane(PaintedLines):
         self._plain = Style()
 
     def update(self, metrics: MetricStore, run: str, rank: int | None, restarts: Sequence[float] = ()) -> bool:
-        """Show the metrics of a run. One rank is highlighted; if ``rank`` is None, the median of all ranks.
+        """Show the metrics of a run, and highlight one rank; if ``rank`` is None, highlight the median of all ranks.
 
         Args:
             metrics: Metrics of the pool.
@@ -176,7 +176,7 @@ class MetricsPane(PaintedLines):
         return True
 
     def _find_axis(self, metrics: MetricStore) -> None:
-        """Choose the counter that is the x axis: the first one of ``AXES`` that grows."""
+        """Choose the counter for the x axis: the first counter of ``AXES`` whose values grow."""
         self.axis, self._axes = "", {}
         if not self.ranks:
             return
@@ -193,7 +193,7 @@ class MetricsPane(PaintedLines):
 
     @property
     def _lead(self) -> StepAxis | None:
-        """Axis that converts between times and x values; None if the x axis is the time."""
+        """Step axis that converts between times and positions on the x axis; None if the x axis is the time."""
         return next(iter(self._axes.values()), None)
 
     @property
@@ -370,7 +370,9 @@ class MetricsPane(PaintedLines):
         return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
 
     def _make_styles(self) -> None:
-        """Store the style for each owner of cells, because Textual computes styles at each access."""
+        """Store the styles of the parts of a chart (grid, lines, hairline), because Textual computes a style at each
+        access.
+        """
         many = len(self.ranks) > RANKS_DRAWN
         if self._styled_for == (key := (self._plain, self._hue, many)):
             return
@@ -382,7 +384,7 @@ class MetricsPane(PaintedLines):
 
     @property
     def _hue(self) -> int:
-        """Index of the hue of the main line; ``PLAIN`` for a median."""
+        """Number of the hue of the main line; ``PLAIN`` if the main line is a median."""
         rank = self.ranks[0] if self._rank is None and len(self.ranks) == 1 else self._rank
         return PLAIN if rank is None else rank % RANK_HUES
 

@@ -63,7 +63,7 @@ EMPTY_HEAT_MAP = HeatMap({}, "")
 
 
 def heat_metrics(pool: PoolView, run: RunView | None, now: float) -> list[str]:
-    """Return what ranks can be coloured by: the state, then metrics."""
+    """Return the names of everything that ranks can be coloured by: their state, then metrics."""
     machines = pool.machines
     fresh = machines is not None and any(each.is_fresh(now) for each in machines.nodes.values())
     names = pool.metrics.sorted_names(run.id)[0] if run is not None else []
@@ -71,7 +71,7 @@ def heat_metrics(pool: PoolView, run: RunView | None, now: float) -> list[str]:
 
 
 def heat_map(pool: PoolView, run: RunView | None, figure: str, now: float) -> HeatMap:
-    """Return the heat map for one of the results of :func:`heat_metrics`.
+    """Return the heat map by a metric, named as in the result of :func:`heat_metrics`.
 
     Metrics of machines are scaled from 0 to 100 %. Metrics of ranks are scaled from their minimum to their maximum.
     """
@@ -224,8 +224,9 @@ def _note(group: Sequence[RankState]) -> str:
 
 
 class RankList(VirtualList[RankState]):
-    """Rows of all ranks with a cursor, and below them a mosaic by node if not each rank has a row. It is a single
-    widget, so that thousands of ranks stay fast."""
+    """List of ranks with a cursor. If not each rank has a row, a mosaic with one cell per rank, grouped by node,
+    follows. The list is a single widget, so that thousands of ranks stay fast.
+    """
 
     selected: var[int] = var(0, always_update=True)
 
@@ -271,7 +272,7 @@ class RankList(VirtualList[RankState]):
 
     @property
     def mode(self) -> str:
-        """``table`` if all rows fit and no row combines several healthy ranks, otherwise ``grid``."""
+        """``table`` if all rows fit and no row stands for several healthy ranks, otherwise ``grid``."""
         rows = self.rank_rows
         grouped = any(len(row.ranks) > 1 and not (row.state.has_ended or row.state.is_troubled) for row in rows)
         return "grid" if grouped or len(rows) > self.size.height else "table"
@@ -279,7 +280,9 @@ class RankList(VirtualList[RankState]):
     # Rows of ranks
 
     def _blocks(self, width: int) -> tuple[list[list[RankState]], int, int]:
-        """Return the groups of ranks in the mosaic, the number of groups per row, and the cells of a group's label."""
+        """Return the groups of ranks in the mosaic, the number of groups per row, and the width in cells of a group's
+        label.
+        """
         widest = max(Counter(state.node for state in self.states).values(), default=1)
         label = 2 + len(str(len(self.states)))
         size = max(1, min(widest if widest > 1 else _MOSAIC, width - label))
@@ -435,7 +438,7 @@ def _figure(state: RankState) -> str:
 
 
 def _time(state: RankState) -> str:
-    """Return the duration of a rank's state."""
+    """Return the text with the time that a rank has been in its state."""
     if state.seconds is None:
         return ""
     return duration(state.seconds) if state.state in ("running", *STARTUP_TEXTS) else precise_duration(state.seconds)

@@ -47,7 +47,9 @@ _BEFORE = 29  # cells of a row to the left of the result
 
 
 def _parts(task: TaskView) -> dict[str, object] | None:
-    """Return a result if it is a small JSON object of scalars, otherwise None."""
+    """Return the result of a task if it is a small JSON object of scalars, which can be aligned in columns; otherwise
+    None.
+    """
     outcome = task.outcome
     if outcome is None or outcome.kind != "returned" or task.items or outcome.summary is None:
         return None
@@ -101,7 +103,7 @@ class ResultsPane(VirtualList[TaskView]):
         return True
 
     def show_trials(self, trials: TrialLines | None) -> None:
-        """Show the rows of trials. None shows the run's own results."""
+        """Show the rows of a sweep's trials; if None, show the results of the run itself."""
         self.trials, self._state = trials, None
         self.refresh()
 
@@ -320,7 +322,9 @@ class ResultsPanel(RunPanel[ResultsPane]):
 
     @staticmethod
     def _has_lost_run(board: TrialTableSource, pool: PoolView) -> bool:
-        """Check whether any run of a sweep by gangs is missing in both the pool's view and the table."""
+        """Check whether the pool's view has dropped a run of a sweep by gangs that the loaded table of trials lacks,
+        too.
+        """
         runs = list(board.sheet.runs.values())
         # ignore the last runs if the pool's view does not have them, because these runs have not started yet
         while runs and runs[-1] not in pool.runs:
@@ -328,8 +332,9 @@ class ResultsPanel(RunPanel[ResultsPane]):
         return any(run not in pool.runs and (run, 0) not in board.earlier for run in runs)
 
     def _sheet(self, run: RunView) -> TrialSheet | None:
-        """Return the sheet of the sweep that a run belongs to; None if the run is not part of a sweep, or this is not
-        known yet."""
+        """Return the list of trials of the sweep that a run belongs to; None if the run does not belong to a sweep, or
+        the list is not loaded yet.
+        """
         request = self._boards.get(run.id)
         return request.result().sheet if request and request.done() and not request.exception() else None
 

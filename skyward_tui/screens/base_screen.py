@@ -75,7 +75,7 @@ class BaseScreen(DismissOnceScreen[Result]):
         yield TooSmall()
 
     def saved_state(self) -> ScreenState:
-        """Return the display options that the next screen of this type starts with."""
+        """Return the display options to save, with which the next screen of this type starts."""
         return {}
 
     @property
@@ -102,7 +102,7 @@ class BaseScreen(DismissOnceScreen[Result]):
 
     @property
     def can_leave(self) -> bool:
-        """Whether the user may currently leave the screen."""
+        """Whether the user may leave the screen now."""
         return True
 
     def action_go_back(self, crumbs: int) -> None:
@@ -125,15 +125,16 @@ class BaseScreen(DismissOnceScreen[Result]):
             self.app.pop_screen()
 
     def refresh_token(self, now: float) -> object:
-        """Return a value that changes whenever the screen needs a tick for a reason other than events of pools. Called
-        very often."""
+        """Return a value that changes whenever the screen must be updated (:meth:`tick`) for a reason other than events
+        of pools. Called very often.
+        """
         replay = self.app.replay
         state = None if replay is None else replay.state()
         of_replay = state and (int(state.now), state.playing, state.speed, state.behind)
         return self._message.has_message(self.app.wall_time()), of_replay, self.time_token(now)
 
     def time_token(self, now: float) -> object:
-        """Return a cheap value that differs from the last one whenever the content has changed without an event.
+        """Return a value that changes whenever the content has changed without an event. Must be cheap to compute.
 
         Some results arrive without an event. A screen that waits for such a result includes the result in the value.
         """

@@ -63,7 +63,7 @@ class FailureContextView(Widget, can_focus=False):
         self._subject: tuple[PoolView, RunView, Outcome] | None = None
 
     def show(self, pool: PoolView | None, run: RunView, outcome: Outcome) -> None:
-        """Show the context of another failure."""
+        """Show machine metrics and output before another failure."""
         self._subject = None if pool is None else (pool, run, outcome)
         self.refresh()
 

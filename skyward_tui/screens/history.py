@@ -81,7 +81,7 @@ class LogSearcher:
         return self._search is not None and not self._search.done
 
     def schedule_search(self, search: Callable[[], None]) -> None:
-        """Drop the present results, and start ``search`` as soon as the user has stopped typing."""
+        """Drop the matches so far, and call :meth:`search` as soon as the user has stopped typing."""
         self.reset()
         if self._typing is not None:
             self._typing.stop()
@@ -102,7 +102,7 @@ class LogSearcher:
         self.changes += 1
 
     def resume(self) -> None:
-        """Continue the search after the screen was covered."""
+        """Continue the search, which pauses while another screen covers the history."""
         search = self._search
         if search is not None and search is not self._stepping:
             self._stepping = search

@@ -123,7 +123,7 @@ class HomeRun(NamedTuple):
     run: RunView | None = None
 
     def status(self, now: float) -> tuple[str, str]:
-        """Return the present state and a remark."""
+        """Return the run's present state, and a remark such as its progress."""
         if self.pool is None or self.run is None:
             return self.past.state, ""
         return run_status(self.pool, self.run, now)
@@ -139,7 +139,7 @@ def home_runs(pools: Sequence[PoolView], past: Sequence[PastRun], now: float) ->
 
 
 def _run_of_view(pool: PoolView, run: RunView) -> PastRun:
-    """Return a run that was not read from the ledger yet."""
+    """Return the row of a run that the pool's view already shows, but that was not read from the ledger yet."""
     # imported late, so that the app paints its first screen earlier
     from skyward_core.client.run_history import PastRun
 
@@ -240,7 +240,9 @@ def _progress_text(row: HomeRun, state: str, remark: str, width: int, now: float
 
 
 def _own_text(row: HomeRun, name: str) -> str:
-    """Return the last value of the metric with a name, else the value of the argument with this name, else ""."""
+    """Return the text for a column that the user has added by name: the last value of the metric of this name, else the
+    argument's value, else "".
+    """
     trace = None if row.pool is None or row.run is None else row.pool.metrics.first_trace(row.run.id, name)
     found = row.past.metrics.get(name)
     last = trace.values[-1] if trace is not None and trace.values else None if found is None else found.last
@@ -248,7 +250,7 @@ def _own_text(row: HomeRun, name: str) -> str:
 
 
 def _metric_text(row: HomeRun, width: int) -> str:
-    """Return the last value of a run's main metric, with a sparkline during the run, otherwise with the best value."""
+    """Return the last value of a run's main metric. During the run, a sparkline follows; afterwards, the best value."""
     from skyward_core.views.metric_kinds_and_order import main_metric
 
     if row.pool is not None and row.run is not None and row.run.state == "running":

@@ -193,7 +193,7 @@ class LaunchPool(NamedTuple):
 
 
 def _launch_record(plan: LaunchPlan | JobPlan) -> LaunchRequest | JobRecord:
-    """Return the launch of a plan, to be saved with the pool and its runs."""
+    """Return the request or the job of a plan, which is saved with the pool and its runs for ``rerun``."""
     from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.client.launch.launch_records_and_script_state import JobRecord
 
@@ -492,7 +492,7 @@ class LaunchScreen(BaseScreen[None]):
         self.query_one("#arguments", Input).suggester = SuggestFromList([each.arguments for each in same])
 
     def _called(self, form: Form) -> FunctionInfo | None:
-        """Return the selected function."""
+        """Return the function of the script that the form selects; None if there is none."""
         return next((info for info in self._functions if info.name == form.function), None)
 
     def _arguments(self, form: Form) -> Sequence[ArgumentField]:

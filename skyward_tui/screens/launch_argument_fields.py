@@ -60,7 +60,7 @@ class ArgumentRow(Vertical):
         return value if isinstance(value, str) and value else None
 
     def fill(self, text: str | None) -> None:
-        """Set the field to a given value."""
+        """Show a value in the field; None empties the field."""
         if isinstance(self.field, Toggles):
             self.field.chosen = _chosen(self.argument, text)
         elif isinstance(self.field, Select):

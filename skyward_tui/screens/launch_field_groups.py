@@ -162,7 +162,7 @@ class OptionFields(FoldedFields):
         self.post_message(self.Changed())
 
     def on_edited(self, names: Collection[str]) -> None:
-        """Handle edits of the named fields."""
+        """React to edits of the fields with these names. Subclasses override this method."""
 
 
 class ImageFields(OptionFields):
@@ -259,7 +259,7 @@ def worst_state(lines: Sequence[Check]) -> State:
 
 
 class ProviderField(Choice):
-    """List of providers, marked with the results of their checks."""
+    """Drop-down list of providers, each marked with the result of its check."""
 
     def __init__(self, labels: Mapping[str, str], value: str, *, id: str) -> None:
         self._labels = labels

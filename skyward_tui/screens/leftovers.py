@@ -192,7 +192,7 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         return action.call != "everywhere" or not self._everywhere
 
     def _pool_of(self, row: LeftoverRow) -> str:
-        """Return the key of a row's pool if the app can open the pool, otherwise ""."""
+        """Return the key of the pool that a row's resource belongs to; "" if the app cannot open this pool."""
         found = row.found
         return found.pool if found is not None and found.pool and self.app.find_pool(found.pool) else ""
 

@@ -209,7 +209,7 @@ def _subjects(alerts: Sequence[Alert]) -> str:
 
 
 def alert_messages(new: Sequence[Alert]) -> Iterator[tuple[str, str, str]]:
-    """Yield title, text and severity of new alerts, once per kind of alert, regardless of the number of ranks.
+    """Yield title, text and severity of a message for each kind of new alert, regardless of the number of ranks.
 
     Stalls are left out, because the panel of ranks reports them, with the key for stacks.
     """
@@ -323,7 +323,7 @@ class PanelGrid(Container):
         return found
 
     def lay_out(self) -> None:
-        """Lay out the panels again if the space that they need has changed."""
+        """Lay out the panels again if they now need another number of rows."""
         if (before := self._shown) is not None and self.boxes(self.content_region.size) != before:
             self._arrange_again()
 
@@ -505,7 +505,7 @@ class RunScreen(BaseScreen[None]):
         return pool.runs.get(self.run_id) if self.run_id else pool.current_run(self._shown_run, self._known_runs)
 
     def _stay_with(self, pool: PoolView, run: str) -> None:
-        """Show a run until it has ended and a run that is not known yet begins."""
+        """Show a run. Once it has ended, switch to the first run that starts and is not known at this time."""
         self._shown_run, self._known_runs = run, {*pool.runs, *(each.run for each in pool.waiting)}
 
     def command_fields(self) -> Mapping[str, str]:

@@ -113,7 +113,9 @@ class StackRankList(VirtualList[StackRank], can_focus=False):
         return f"{fit_width(text, widest)}  "
 
     def _quiet_column(self, text: str) -> str:
-        """Return a cell for the column about quiet ranks. The column is omitted ("") if no rank is quiet."""
+        """Return the cell that states for how long a rank has been quiet. The column is left out ("") if no rank is
+        quiet.
+        """
         return f"{text:>7}  " if any(row.state.quiet is not None for row in self.rows) else ""
 
 

@@ -21,7 +21,7 @@ _SGR = re.compile("\x1b\\[([0-9;:]*)m")
 
 
 class ParsedLine(NamedTuple):
-    """Parsed line.
+    """Log line without escape sequences, with the styles of its parts.
 
     Attributes:
         plain: Visible text.

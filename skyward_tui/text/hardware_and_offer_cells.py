@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def free_text(seen: HostGpuUsage) -> str:
-    """Return how many GPUs of a host are free."""
+    """Return a text with the number of free GPUs of a host."""
     return f"{sum(gpu.is_free for gpu in seen.gpus)} of {len(seen.gpus)} free"
 
 
@@ -84,8 +84,9 @@ def share(part: float | None, whole: float | None) -> str:
 
 
 def outlier_metrics(book: MachineMetrics) -> dict[Place, list[str]]:
-    """Return the GPUs and machines that differ strongly from the rest of the pool, with the names of the differing
-    metrics. Nodes on the same machine measure the same machine, so only the first of them counts."""
+    """Return the GPUs and machines that differ strongly from the rest of the pool, with the names of the metrics that
+    differ. If several nodes share a machine, only the first of them counts, because all measure the same machine.
+    """
     machines: dict[str, int] = {}
     for node, machine in book.nodes.items():
         machines.setdefault(machine.boot or str(node), node)
@@ -238,7 +239,7 @@ class MetricScale:
             self.most = max((track.maximum(shown.metric) for track in tracks), default=0.0)
 
     def update(self, book: MachineMetrics) -> None:
-        """Set the maximum to the greatest latest value, if that is greater."""
+        """Raise the maximum to the greatest of the latest values."""
         if self.metric.whole is None:
             tracks = (track for machine in book.nodes.values() for track in machine.gpus)
             self.most = max(self.most, 0.0, *(track.latest.get(self.metric.metric, 0.0) for track in tracks))
@@ -279,7 +280,7 @@ class OfferRow(NamedTuple):
         accelerator: The accelerator for the launch, such as ``A100-80GB:8``.
         label: Displayed text.
         search_text: Text for the search, in lower case.
-        is_usual: Whether the machine has eight GPUs of 80 GB.
+        is_usual: Whether the machine has eight GPUs of 80 GB, the most common machine for large trainings.
     """
 
     accelerator: str
@@ -298,7 +299,9 @@ def offer_rows(offers: Sequence[Offer]) -> list[OfferRow]:
 
 
 def offers_by_place(offers: Iterable[Offer]) -> list[dict[str, Offer]]:
-    """Return the offers of each machine type and place by market, in the order of the first offers."""
+    """Group offers by machine type and place. Each group maps the market ("on-demand" or "spot") to its offer; groups
+    are in the order of their first offers.
+    """
     places: dict[tuple[str, str, str, str], dict[str, Offer]] = {}
     for each in offers:
         places.setdefault((each.provider, each.instance_type, each.region, each.zone), {})[each.market] = each

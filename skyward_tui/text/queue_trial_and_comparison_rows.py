@@ -142,7 +142,7 @@ def gang_text(nodes: int, has: int) -> str:
 
     Args:
         nodes: Number of nodes of each trial; 0 for all.
-        has: Number of nodes that the pool has, or may get.
+        has: Number of nodes of the pool, including those that may still be added.
     """
     if not nodes or nodes >= has:
         return "each on all ranks, one at a time"

@@ -86,7 +86,7 @@ class RankState:
 
     @property
     def glyph(self) -> tuple[str, str]:
-        """Glyph and style of the rank's cell in the grid: the shade of the heat map, unless the rank has failed."""
+        """Glyph and style of the rank's cell in the mosaic: the shade of the heat map, unless the rank has failed."""
         mark = state_style(self.state)
         if self.alert[0] and not self.shade:
             return "!", "$text-warning"

@@ -63,7 +63,7 @@ def one_line(text: str) -> str:
 
 
 class Columns:
-    """Alignment of lines that are printed one by one. A column is as wide as its widest cell so far.
+    """Alignment of the cells of lines that are printed one by one. Each column is as wide as its widest cell so far.
 
     Args:
         widths: Initial widths of the first columns.

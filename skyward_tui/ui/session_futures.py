@@ -28,7 +28,7 @@ async def wait_shielded(future: Future[T]) -> T:
 
 @contextmanager
 def flash_errors(app: SkywardApp, what: str = "") -> Iterator[None]:
-    """Show an expected error in the block as a message, and skip the rest of the block.
+    """If the ``with`` block raises an expected error, show the error as a message, and skip the rest of the block.
 
     Args:
         what: Text before the error.

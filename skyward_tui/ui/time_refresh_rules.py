@@ -29,7 +29,9 @@ def refresh_token(pools: Iterable[PoolView], now: float) -> int:
 
 
 def idle_token(now: float) -> int:
-    """Return the token for idle pools. It is negative, so that it never equals a token for running timers."""
+    """Return the number for pools without a running timer. It is negative, so that it never equals a number for a
+    running timer.
+    """
     return -(int(now) // IDLE_SECONDS)
 
 

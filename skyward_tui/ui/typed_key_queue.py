@@ -97,8 +97,9 @@ class KeyQueue:
                 return
 
     async def _flush(self, pump: MessagePump, act: Callable[[], Awaitable[None]] | None = None) -> bool:
-        """Wait until a widget has handled its message queue, then run ``act`` in its task. Return False if the widget
-        is closed."""
+        """Wait until a widget has handled all messages in its queue, then run ``act`` in the widget's task. Return
+        False if the widget is closed.
+        """
         done = asyncio.Event()
 
         async def act_then_notify() -> None:

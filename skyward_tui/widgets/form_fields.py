@@ -145,7 +145,7 @@ def _as_they_are(options: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:
 
 
 class FormLine(TextLine):
-    """Input that shows "…" at the end of a long text while it has no focus. Of a long path, it shows the end."""
+    """Input that cuts a long text while it is not focused: it shows the start and "…", or the end of a path."""
 
     def render_line(self, y: int) -> Strip:
         text, width = sanitize_in_place(self.value) or self.placeholder, self.scrollable_content_region.width
@@ -238,7 +238,7 @@ def text_field(name: str, placeholder: str = "", *, value: str = "", type: str =
 
 
 def update_label(line: Static, text: Content) -> None:
-    """Update a text. A layout pass runs only if the number of rows changes.
+    """Change the text of a label. Textual lays out the screen again only if the number of rows changes.
 
     Args:
         line: Widget as wide as its container and as high as its text.

@@ -29,7 +29,8 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 class Canvas:
-    """Grid of braille cells to draw on.
+    """Grid of braille cells to draw lines on. Each cell stores the number of the part of the chart that it shows (its
+    owner).
 
     Args:
         width, height: Size in cells.
@@ -46,7 +47,8 @@ class Canvas:
     def draw_line(self, points: Points, owner: int) -> None:
         """Draw a line through points. Non-finite values interrupt the line.
 
-        A cell that several lines cross takes the colour of the greatest owner number.
+        ``owner`` is the number that selects the line's style. A cell that several lines cross has the greatest of their
+        numbers.
         """
         x_low, x_scale = _scale(self._x, 2 * self.width - 1)
         y_low, y_scale = _scale(self._y, 4 * self.height - 1)
@@ -94,7 +96,9 @@ class Canvas:
                     owners[column] = owners[column] or owner
 
     def draw_vertical(self, column: int, owner: int) -> None:
-        """Draw a vertical line through a column, in front of lines with smaller owner numbers."""
+        """Draw a vertical line through a column of cells. ``owner`` selects its style; lines with smaller numbers are
+        behind it.
+        """
         for cells, owners in zip(self._cells, self._owners, strict=True):
             cells[column] |= _LEFT
             owners[column] = max(owners[column], owner)
@@ -119,7 +123,9 @@ class Canvas:
                 self._put_behind(row, dot >> 1, _DOTS[dot & 1][0] | _DOTS[dot & 1][2], owner)
 
     def fill_between(self, low: Points, high: Points, owner: int) -> None:
-        """Fill the area between two lines with equal x values with every second dot, behind all lines."""
+        """Fill the area between two lines, which have the same x values, with every second dot. Other lines stay in
+        front.
+        """
         before: tuple[int, int, int] | None = None
         for (x, least), (_, greatest) in zip(low, high, strict=True):
             if not isfinite(least) or not isfinite(greatest):
@@ -147,7 +153,9 @@ class Canvas:
         self._back_owners[row][column] = max(self._back_owners[row][column], owner)
 
     def runs(self, row: int) -> list[tuple[str, int]]:
-        """Return a row as pieces (text, owner). Blanks have the owner 0. A cell with a line shows only the line."""
+        """Return a row as pieces (text, owner), in which the owner number selects the style. Blanks have the owner 0. A
+        cell with a line shows only the line.
+        """
         pieces: list[tuple[str, int]] = []
         rows = (self._cells[row], self._owners[row], self._back[row], self._back_owners[row])
         for front, front_owner, back, back_owner in zip(*rows, strict=True):
@@ -172,8 +180,9 @@ def _scale(span: tuple[float, float], most: int) -> tuple[float, float]:
 
 
 def bounds(series: Sequence[Points]) -> tuple[tuple[float, float], tuple[float, float]] | None:
-    """Return (minimum, maximum) of x and of y over all finite points; None if there are none. A flat line gets a
-    margin."""
+    """Return (minimum, maximum) of x and of y over all finite points; None if there are none. If all y are equal, the
+    range of y gets a margin.
+    """
     xs = [x for points in series for x, y in points if isfinite(y)]
     ys = [y for points in series for _, y in points if isfinite(y)]
     if not ys:
@@ -277,7 +286,9 @@ def scaled(curves: Sequence[Points], styles: Sequence[str], width: int, height: 
 
 
 def framed(canvas: Canvas, low: str, high: str, begin: str, end: str) -> Iterator[list[tuple[str, int]]]:
-    """Yield the rows of a canvas with scales, as pieces (text, owner). The scales have the owner -1."""
+    """Yield the rows of a canvas with scales, as pieces (text, owner), in which the owner number selects the style. The
+    scales have the owner -1.
+    """
     for at in range(canvas.height):
         mark = high if at == 0 else low if at == canvas.height - 1 else ""
         scale = f"{clip(mark, SCALE - 1):>{SCALE - 1}} ┤" if mark else f"{'':{SCALE}}│"
@@ -349,7 +360,8 @@ def tick_labels(values: Sequence[float], *, log: bool = False) -> list[str]:
 def framed_ticks(
     canvas: Canvas, y: Sequence[tuple[float, str]], x: Sequence[tuple[float, str]], margin: int
 ) -> Iterator[list[tuple[str, int]]]:
-    """Yield the rows of a canvas with labels of ticks, as pieces (text, owner). The labels have the owner -1.
+    """Yield the rows of a canvas with labels of ticks, as pieces (text, owner), in which the owner number selects the
+    style. The labels have the owner -1.
 
     Args:
         y, x: Position and label of each tick.
@@ -487,7 +499,7 @@ def make_chart(
         log: Whether to draw logarithms to base 10; values that are not positive become gaps. None if the values decide.
         smooth: Whether to smooth the main line, with the raw line behind it.
         at: Instant (Unix time) of the values; None for the newest.
-        bands: Incremental band of the same metric from earlier calls, which makes bands over many ranks fast.
+        bands: Band of the same metric from an earlier call, which is updated. This makes charts of many ranks fast.
         axes: X axis of each rank; empty for time. Ranks without an axis use the first axis.
     """
     columns = max(2, columns)
@@ -585,7 +597,7 @@ def noise_band(trace: Trace, columns: int) -> list[Line]:
 
 
 def _is_noisy(trace: Trace, columns: int) -> bool:
-    """Check whether a line through all values would fill the chart, because they rise and fall in most columns."""
+    """Check whether a line through all values would fill the chart, because values rise and fall in most columns."""
     values = trace.values
     if len(values) < LEAST_NOISY:
         return False

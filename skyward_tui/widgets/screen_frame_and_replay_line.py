@@ -52,7 +52,7 @@ class Breadcrumbs(Chrome):
     """Header line such as ``pools › NAME › run`` on the left, with the state on the right.
 
     Args:
-        mark: Word after the trail; "" for none.
+        mark: Word after the breadcrumbs, such as "read-only"; "" for none.
     """
 
     def __init__(self, mark: str = "") -> None:
@@ -62,7 +62,7 @@ class Breadcrumbs(Chrome):
         self.trail: list[str] = []
 
     def update_trail(self, trail: Iterable[str], parts_of_state: Iterable[Content] = ()) -> None:
-        """Show the trail, and as many parts of the state as fit.
+        """Show the breadcrumbs, and as many parts of the state as fit.
 
         Args:
             trail: Names of the screens, the current one last.

@@ -68,7 +68,7 @@ class TrialCharts:
     def _take_curves(
         self, name: str, table: TrialTable, rows: Sequence[TrialRow], metrics: MetricStore, default_run: str
     ) -> bool:
-        """Collect the curves of a metric. Return whether there are any."""
+        """Collect the curves of a metric over time from the trials. Return whether any trial has values."""
         drawn = [
             (row, curve)
             for row in rows[:MOST_CURVES]
@@ -113,7 +113,7 @@ class TrialCharts:
 
 
 def _grouped(at: int, rows: Sequence[TrialRow], values_by_place: Mapping[int, float]) -> list[_ArgumentEffect]:
-    """Return the effect of each value of an argument, in the order of the sweep's combinations."""
+    """Return statistics of the metric for each value of an argument, in the order of the sweep's combinations."""
     values: dict[str, list[float]] = {}
     for row in rows:
         if row.place in values_by_place:
@@ -289,7 +289,7 @@ def _is_figure(text: str) -> bool:
 
 
 def _cut(parts: list[tuple[str, str]], width: int) -> Content:
-    """Return the parts of a line, cut to a width."""
+    """Return the styled parts of a line, cut to a width in cells."""
     fitting = []
     for text, style in parts:
         if width <= 0:

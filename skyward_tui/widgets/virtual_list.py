@@ -41,7 +41,7 @@ class PaintedLines(Widget, can_focus=True):
     _painted_for = Size(0, 0)  # size at the last paint, to detect a new size before Textual's resize event arrives
 
     def paint(self, width: int, height: int) -> list[Strip]:
-        """Return the lines to show."""
+        """Return the rendered lines of the widget for a size in cells."""
         raise NotImplementedError
 
     def _lines_now(self) -> list[Strip]:
@@ -214,7 +214,7 @@ class CursorList(VirtualList[Row]):
         return self.rows[self.cursor] if self.rows else None
 
     def row_id(self, row: Row) -> Hashable:
-        """Return the identity of a row, which stays the same when rows are added or removed."""
+        """Return a key that identifies a row even after other rows are added or removed."""
         raise NotImplementedError
 
     def parts(self, row: Row, width: int) -> Iterable[Part]:

@@ -39,7 +39,9 @@ if TYPE_CHECKING:
 
 
 class ExecCommand(ConsoleCommand):
-    """The command ``exec``. Its options may also follow a command that is one quoted word with spaces."""
+    """Class of the command ``exec``. If the command to run is one quoted word with spaces, options of ``exec`` may
+    follow it.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = list(args)
@@ -163,7 +165,7 @@ class JobCommand(PoolCommand):
             spec: The pool to create; None for a running pool.
             steps: The steps in their order.
             detach: Whether to return as soon as the last step runs.
-            record: Record of the job, saved with each of its runs for ``rerun``.
+            record: Record of the job's launch, saved with each run of the job for ``rerun``.
         """
 
         noted: set[str] = set()
@@ -267,7 +269,7 @@ def launch(
 
 
 def _result_text(job: JobFile, pool: str, *, setup: bool) -> str:
-    """Return a text about what was done for a job without a ``run`` section."""
+    """Return a text about what was done for a job without a ``run`` section, such as "set up its nodes"."""
     done = [pool] if pool else []
     if job.mounts:
         done.append("uploaded its files")

@@ -119,7 +119,8 @@ def checkpoints(console: Console, run: str) -> int:
 
 
 def _resolve_pool(session: Session, word: str, patterns: Sequence[str]) -> tuple[PoolRow, str | None]:
-    """Return the pool that a word names and the ID of its run; None instead of a run stands for all runs of the pool.
+    """Return the pool that the user has named, and the ID of the named run; None instead of the ID means all runs of
+    the pool.
 
     Args:
         session: The session.
@@ -156,7 +157,9 @@ def _resolve_pool(session: Session, word: str, patterns: Sequence[str]) -> tuple
 def _copy_commands(
     session: Session, pool: PoolRow, places: Sequence[tuple[int, str]], patterns: Sequence[str]
 ) -> Iterator[str]:
-    """Yield commands that copy the folders, or the files requested from them, that a teardown left on hosts."""
+    """Yield shell commands that copy the folders that a teardown has left on hosts, or only the requested files in
+    these folders.
+    """
     from skyward_core.client import ssh_host_groups_and_access  # imported late, because this module imports asyncssh
 
     for node, folder in places:

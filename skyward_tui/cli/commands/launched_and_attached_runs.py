@@ -95,7 +95,9 @@ class RunNotifier:
         self._notifier.notify_unless_seen(notification._replace(seconds=waited), True, waited)
 
     def wait_for_command(self) -> None:
-        """Wait for the user's notification command, which has a time limit and is killed when this process exits."""
+        """Wait until the user's notification command has ended, because the exit of this process would kill it. The
+        command has a time limit.
+        """
         if self._notifier.ways.command:
             from skyward_core.client.notification_command_process import wait_for_commands
 
@@ -120,7 +122,7 @@ class TrialReporter:
         self._early: list[tuple[str, Outcome]] = []
 
     def set_run(self, run: str) -> None:
-        """Set the run ID of the sweep, and report the outcomes that arrived earlier."""
+        """Set the ID of the sweep's run, and report the outcomes that arrived before the ID was known."""
         self._run = run
         for of, outcome in self._early:
             self.on_outcome(of, outcome)
@@ -142,7 +144,8 @@ class TrialReporter:
 
 
 class GangReporter:
-    """Progress notes about a sweep by gangs: one when a run starts, and one when it ends.
+    """Progress notes about a sweep in which each trial is a run on several nodes (a gang): one note when a run starts,
+    and one when it ends.
 
     Args:
         console: Console for the notes.
@@ -162,14 +165,14 @@ class GangReporter:
         self.views: dict[str, RunView] = {}
 
     def on_run_started(self, run: str) -> None:
-        """Report the start of a run, unless already reported, if the run belongs to the sweep."""
+        """Report the start of a run once. Ignore runs that do not belong to the sweep."""
         if run in self._rows and run not in self.views and (view := self._pool.runs.get(run)) is not None:
             self.views[run] = view
             progress = f"{len(self.views):,}/{len(self._rows):,}"
             self._console.note(f"run {run}: {progress} {self._combination_text(run)} on {count(view.total, 'rank')}")
 
     def on_run_event(self, event: RunOpened | RunEnded) -> None:
-        """Report the start or the end of a run if the run belongs to the sweep."""
+        """Report the start or the end of a run. Ignore runs that do not belong to the sweep."""
         self.on_run_started(event.run)
         if isinstance(event, RunOpened) or event.run not in self.views:
             return
@@ -516,7 +519,7 @@ class PoolCommand:
                 self._teardown = self.session.tear_down(self.key)
 
     def _can_decide(self) -> bool:
-        """Check whether a signal can still prevent the teardown, which is possible until the teardown starts."""
+        """Return whether the teardown after the run has not started yet, so that a signal can still prevent it."""
         with self._deciding:
             self._is_interrupted = True
         if self._teardown is not None:
@@ -548,7 +551,7 @@ class PoolCommand:
         Args:
             task: The task.
             one: Whether to run it on one node only.
-            is_retained: Whether the run's results are retained for a later client.
+            is_retained: Whether the nodes retain the run's results for a later client.
             request: The request or the job, saved with the run for ``rerun``; None to save nothing.
             joined: Whether the pool was up before this launch.
         """
@@ -573,8 +576,8 @@ class PoolCommand:
             of: ID of the run that printed the output; "" if unknown.
 
         Returns:
-            None if it is not known yet. The output may belong to an older run of the rank, or to our run, whose start
-            is not reported yet. The next event of the rank decides.
+            None if the run is not known yet: the output may belong to an older run of the rank, or to a run of this
+            command whose start is not reported yet. The rank's next event shows which.
         """
         if of:
             return of in self._own_run_ids
@@ -618,12 +621,14 @@ class PoolCommand:
             return self._finish(errors.INTERRUPTED)
 
     def _continue_waiting(self, end: AttemptEnded) -> None:
-        """Become a client of the pool if the run waits for one, because observers cannot restart runs."""
+        """Attach to the pool as a client if the run waits for a client to restart it, because observers cannot restart
+        runs.
+        """
         if self.run is not None and end.run == self.run.id and not end.restarts:
             self.session.attach(self.key).result()
 
     def _wait_for_next_step(self, run: RunView) -> RunView | None:
-        """Wait for the next step of a job; return None if it does not start in time."""
+        """Wait until the next step of a job starts, and return its run; None if the step does not start in time."""
 
         def found() -> RunView | None:
             view = self.session.view(self.key)
@@ -694,11 +699,12 @@ class PoolCommand:
         return exit_status(self.run)
 
     def _on_interrupted(self, run: RunView, ended: Future[Any], interruption: Interrupted) -> int:
-        """After a signal, detach from a run or a sweep by gangs, or cancel it. Return the exit status.
+        """Ask the user how to proceed after a signal, then detach from the run or the sweep, or cancel it. Return the
+        exit status.
 
         Args:
             run: The run; of a sweep the first run.
-            ended: Future that is done when the run or the sweep has ended.
+            ended: Future that completes when the run or the sweep has ended.
             interruption: The signal.
         """
         what, leaving = f"run {run.id}", self.detach_text
@@ -776,7 +782,7 @@ class PoolCommand:
         return status or (errors.OK if self.error is None else errors.FAILED)
 
     def _wait_uninterrupted(self, future: Future[T]) -> T:
-        """Wait for a future that must finish, even if printing the events that arrive fails."""
+        """Wait until a future is done, even if printing the events that arrive during the wait fails."""
         try:
             return self.follower.wait(future, heed=False)
         except Exception as error:
@@ -850,8 +856,8 @@ class PoolCommand:
 
 
 def _idle_end_text(view: PoolView) -> str:
-    """Return a text about when an idle pool shuts down, if unfetched results are then lost with its rented machines;
-    otherwise "".
+    """Return a warning that unfetched results are lost when the idle pool shuts down; "" if its machines are not
+    rented.
     """
     if not (view.has_unknown_price or view.price_hourly):
         return ""

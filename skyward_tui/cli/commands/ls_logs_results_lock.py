@@ -86,7 +86,9 @@ class CollapsedPrinter:
         self._rows: list[dict[str, Any]] = []
 
     def feed(self, piece: OutputChunk) -> None:
-        """Add bytes of a log file, in the order of the nodes' clocks, and print lines that no longer can be merged."""
+        """Add bytes of a log file, and print the lines that no later line can be merged with. Must be called in the
+        order of the lines' times.
+        """
         lines = self._unfinished_lines.setdefault((piece.rank, piece.file, piece.stream), LineSplitter())
         self._hold(piece.rank, piece.stream, lines.split_lazily(piece.data), piece.at)
         if piece.at is not None:
@@ -231,7 +233,7 @@ def results(console: Console, run: str, sort: str | None, diff: str | None, outp
 
 
 def _trial_board(session: Session, pool: str, run: RunView, sort: str | None) -> TrialTableSource | None:
-    """Return the source of a sweep's table; None if the run is not a sweep.
+    """Return the data for a sweep's table of trials; None if the run is not a sweep.
 
     Raises:
         UsageError: If a sort column is given, but the run is not a sweep.

@@ -391,7 +391,7 @@ def _target_pool(row: RunRow, before: PoolRow, pool: str | None, *, joined: bool
     Args:
         row: The original run.
         before: The pool of the original run.
-        pool: Pool given by the user.
+        pool: Pool that the user has named for the new run; None if the user has named no pool.
         joined: Whether the run needs a pool that another launch created.
     """
     if pool is not None or before.ended_at is None:
@@ -463,7 +463,7 @@ def _ask_missing_values(found: ShellRecord, console: Console, given: Given) -> N
 
 
 def _change_folder(folder: Path, console: Console, what: str) -> None:
-    """Change to the folder of the original launch, because the saved paths are relative to it."""
+    """Change to the folder of the original launch, because the saved paths are relative to this folder."""
     try:
         os.chdir(folder)
     except (OSError, ValueError) as error:
@@ -532,7 +532,9 @@ def dump(record: Path, console: Console) -> int:
 
 
 def _resolve_recording(session: Session, word: str) -> tuple[PoolRow, str]:
-    """Return the pool that a word names and the ID of its run; "" instead of a run stands for all runs."""
+    """Return the pool that the user has named, and the ID of the named run; "" instead of the ID means all runs of the
+    pool.
+    """
     pool = session.ledger.find_pool(word)
     if pool is not None:
         return pool, ""

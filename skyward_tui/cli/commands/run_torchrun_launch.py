@@ -216,8 +216,9 @@ SIMILARITY_CUTOFF = 0.75
 
 
 class ScriptCommand(ConsoleCommand):
-    """A command whose first argument is a script. Unknown options remain in ``context.args``, as arguments of the
-    script."""
+    """Class of commands whose first argument is a script. Options that the command does not know are left in
+    ``context.args``, as arguments of the script.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["context_settings"] = {"ignore_unknown_options": True, "allow_extra_args": True}
@@ -251,7 +252,7 @@ class ScriptCommand(ConsoleCommand):
         raise click.NoSuchOption(flag, f"No such option {flag!r}.{hint}", close, ctx)
 
     def _names_script(self, ctx: click.Context, args: list[str]) -> bool:
-        """Check whether the words contain a script besides options and their values."""
+        """Check whether the words of a command line include a script, in addition to options and their values."""
         target = self.make_parser(ctx).parse_args(list(args))[0].get("target")
         return isinstance(target, str) and not target.startswith("-")
 
@@ -278,7 +279,8 @@ def script_commands(target: str) -> list[str]:
 
 
 def script_arguments(context: click.Context, target: str) -> list[str] | None:
-    """Return the arguments of a script that runs as a whole; None if one of its functions is called.
+    """Return the command-line arguments of a script that runs as a whole; None if only one of the script's functions is
+    called.
 
     Raises:
         click.UsageError: If the script runs as a whole, but its arguments are not after ``--``.
