@@ -459,6 +459,10 @@ class SkywardApp(App[None]):
         """Return all known pools, in the order in which they are listed."""
         return [] if self.session is None else self.session.pools()
 
+    def is_launching(self, pool: str) -> bool:
+        """Check whether a launch of this app is in progress on the pool with a key."""
+        return any((worker.name, worker.group) == ("launch", pool) for worker in self.workers)
+
     def clock(self) -> float:
         """Return the time that screens show: the Unix time, or in a replay the time in the recording."""
         return self._wall_clock() if self.replay is None else self.replay.displayed_time()

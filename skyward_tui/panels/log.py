@@ -380,7 +380,8 @@ class LogPanel(RunPanel[LogPane]):
         if run is None:
             column.explained = None
             reason = one_line(format_detail(pool))
-            hint = self.row.empty if not reason else " ({run.again}: change the launch)" if pool.start_error else ""
+            empty = "the run is starting" if self.app.is_launching(pool.key) else self.row.empty
+            hint = empty if not reason else " ({run.again}: change the launch)" if pool.start_error else ""
             hint = with_keys(hint, self.app.keys, lambda action: self.screen.check_action(action, ()) is True)
             column.pane.empty_text = f"{reason}{hint}"
             return

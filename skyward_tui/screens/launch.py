@@ -802,7 +802,7 @@ class LaunchScreen(BaseScreen[None]):
             add_recent(form)
         except OSError as error:
             app.flash(f"cannot save this launch in the recent ones: {error}", "error")
-        app.run_worker(run_on_pool(app, plan, begun, work, folder), name="launch", exclusive=False)
+        app.run_worker(run_on_pool(app, plan, begun, work, folder), name="launch", group=begun.key)
         app.show_pool(begun.key)
 
     def _set_busy(self, wait: ScriptWait | None, focus: Widget | None = None) -> None:

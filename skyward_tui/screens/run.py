@@ -587,7 +587,8 @@ class RunScreen(BaseScreen[None]):
         run = self.run
         if run is not None and (run.id != self._shown_run or run.state == "running"):
             self._stay_with(pool, run.id)
-        name = run.function if run else "no run" if pool.is_over else "no run yet"
+        missing = "no run" if pool.is_over else "starting run" if self.app.is_launching(pool.key) else "no run yet"
+        name = run.function if run else missing
         crumbs.update_trail(["pools", pool.name, name], pool_status(pool, run, now))
         failed = run if run is not None and run.root_cause is not None and self._notified_run != run.id else None
         if failed is not None:

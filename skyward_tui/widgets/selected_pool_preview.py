@@ -65,7 +65,8 @@ class PoolPreview(Widget, can_focus=False):
         Args:
             now: Unix time in seconds.
         """
-        before, seen = self._seen, (pool.key, self.size, pool.changes, refresh_token([pool], now))
+        is_launching = self.app.is_launching(pool.key)
+        before, seen = self._seen, (pool.key, self.size, pool.changes, refresh_token([pool], now), is_launching)
         is_other = not isinstance(before, tuple) or before[:2] != seen[:2]
         if seen == before or (not is_other and monotonic() - self._updated_at < REFRESH_SECONDS):
             return
@@ -81,9 +82,10 @@ class PoolPreview(Widget, can_focus=False):
     def _lines(self, pool: PoolView, run: RunView | None, now: float) -> list[Content]:
         width, height = self.size
         states = [] if pool.is_over else rank_states(pool, run, now)
+        missing = "the run is starting" if self.app.is_launching(pool.key) else "no run on this pool yet"
         lines = [
             Content.styled(each, style)
-            for text, style in _status_parts(pool, run, states, now, first_key("pools.open", self.app.keys))
+            for text, style in _status_parts(pool, run, states, now, first_key("pools.open", self.app.keys), missing)
             for each in textwrap.wrap(text, max(20, width))[:_WRAPPED]
         ]
         if states:
@@ -99,10 +101,10 @@ class PoolPreview(Widget, can_focus=False):
 
 
 def _status_parts(
-    pool: PoolView, run: RunView | None, states: Sequence[RankState], now: float, key: str
+    pool: PoolView, run: RunView | None, states: Sequence[RankState], now: float, key: str, missing: str
 ) -> Iterator[Part]:
     """Yield texts about the pool's state, pending work and problems, the most important first. ``key`` opens the
-    pool."""
+    pool; ``missing`` is the text for a pool without a run."""
     if costs := _money(pool, now):
         yield costs, "$muted"
     if pool.is_over:
@@ -119,7 +121,7 @@ def _status_parts(
         yield f"! n{node.index} {preemption_text(node, now)}", "$text-warning"
     if run is None:
         if pool.state == "up":
-            yield "no run on this pool yet", "$muted"
+            yield missing, "$muted"
         return
     yield from _run(pool, run, states, now)
 

@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from skyward_core.client.launch.plugin_and_provider_catalog import FunctionInfo
 from skyward_core.model.errors import PoolError
 from skyward_core.tasks import bounded_subprocess
 from skyward_core.views import events
-from skyward_core.views.pool_view import PoolView
+from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form import form as packaged
 from skyward_tui.launch_form.form import FieldError, Form, command_line, plan_launch
@@ -75,6 +76,29 @@ async def test_launch_form_of_an_ended_pool_creates_a_new_pool(app: SkywardApp, 
         app.show_launch(over.key)
         await until(pilot, lambda: isinstance(app.screen, LaunchScreen) and app.screen.is_mounted)
         assert app.screen.query_one("#pool", Select).value == ""
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_launch_is_shown_until_its_run_has_started(
+    app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    session.auto, pending = False, Future[RunView]()
+    monkeypatch.setattr(session, "launch", lambda *_, **__: pending)
+    async with on_launch_form(app, SIZE, "train.py", until="runs     train()") as (pilot, _):
+        await press(pilot, "ctrl+r", until="› starting run")
+        await until(pilot, "the run is starting")
+        session.bring_up(session.views[0])
+        await until(pilot, lambda: session.views[0].state == "up")
+        await press(pilot, "escape", until="the run is starting")
+        assert isinstance(app.screen, PoolsScreen)
+        if fails:
+            pending.set_exception(PoolError("no room"))
+            await until(pilot, "no room")
+        else:
+            pending.set_result(session.open_run(session.views[0], "train", kind="broadcast"))
+        await until(pilot, lambda: "the run is starting" not in screen_text(app))
+        await press(pilot, "enter", until="› no run yet" if fails else "› train")
 
 
 # A launch beside a Python that hangs: keys, screen and ways out, none of which wait for it.
