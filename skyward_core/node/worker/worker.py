@@ -404,7 +404,7 @@ class WorkerProcess:
         self._streams.flush()
         if self._scan is not None:
             self._scan.end_call(run, index)
-        self._flush()
+        self._flush_metrics()
         self._streams.end_run(run)
         window = self._reader_windows.pop((run, index), None)
         if window is not None and window.yielded:
