@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -811,3 +812,26 @@ def test_running_calls_among_many_are_announced_once(monkeypatch: pytest.MonkeyP
 
     asyncio.run(asyncio.wait_for(story(), 20))
     assert received == [(index % 4, index) for index in range(0, 100, 10) if index != 50] + [(0, 100)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_exactly_the_running_calls_are_announced_at_any_pace(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frequent calls share a timer; the end of another call cancels it. Neither loses the announcement of a call."""
+    monkeypatch.setattr("skyward_core.node.agent.call_lifecycle.ANNOUNCE_DELAY", 0.02)
+    dice, received, running = random.Random(seed), list[int](), list[int]()
+
+    async def story() -> None:
+        slow = SlowCalls(lambda rank, each: received.append(each.index))
+        for index in range(60):
+            slow.add(0, each := sent_call(index))
+            if dice.random() < 0.8:
+                each.outcome = RETURNED
+                slow.on_end()
+            else:
+                running.append(index)
+            await asyncio.sleep(dice.choice((0, 0, 0, 0.001, 0.008)))
+        while len(received) < len(running):
+            await asyncio.sleep(0.005)
+
+    asyncio.run(asyncio.wait_for(story(), 20))
+    assert received == running

@@ -84,6 +84,7 @@ def read_error_file(path: str) -> ErrorFileContent | None:
 
 
 ANNOUNCE_DELAY = 0.05  # seconds that a call runs before the agent announces its start to clients
+FREQUENT_CALLS = 0.005  # seconds between the starts of two calls; closer calls are frequent
 
 
 class SlowCalls:
@@ -97,19 +98,26 @@ class SlowCalls:
         self._announce = announce
         self._started: deque[tuple[float, int, Call]] = deque()
         self._timer: asyncio.TimerHandle | None = None
+        self._last_due = 0.0  # loop time at which the latest call is announced
+        self._is_frequent = False  # whether the latest call followed its predecessor within ``FREQUENT_CALLS``
 
     def add(self, rank: int, call: Call) -> None:
         """Add a call that a worker has received."""
         loop = asyncio.get_running_loop()
         self._drop_ended()
-        self._started.append((loop.time() + ANNOUNCE_DELAY, rank, call))
+        due = loop.time() + ANNOUNCE_DELAY
+        self._is_frequent, self._last_due = due - self._last_due < FREQUENT_CALLS, due
+        self._started.append((due, rank, call))
         if self._timer is None:
             self._timer = loop.call_later(ANNOUNCE_DELAY, self._announce_due)
 
     def on_end(self) -> None:
-        """Cancel the timer if no call runs, because timers of hundreds of agents on a machine delay broadcasts."""
+        """Cancel the timer if no call runs, because timers of hundreds of agents on a machine delay broadcasts.
+
+        Frequent calls share a timer, because setting and cancelling one for each call takes longer.
+        """
         self._drop_ended()
-        if self._timer is not None and not self._started:
+        if self._timer is not None and not self._started and not self._is_frequent:
             self._timer.cancel()
             self._timer = None
 
