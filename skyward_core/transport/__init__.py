@@ -1,1 +1,1 @@
-"""How the client reaches a node's agent."""
+"""Transports: the connections through which the client reaches a node's agent."""

@@ -15,51 +15,56 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-# seconds; longer imports, such as a script that serves requests while it is imported, must not delay a fork
+# seconds that a fork waits for imports of other threads; a script that serves requests while it is imported would delay
+# the fork forever
 IMPORT_TIMEOUT = 2.0
-_IMPORT_POLL_INTERVAL = 0.001  # seconds
+_IMPORT_POLL_INTERVAL = 0.001  # seconds between checks whether other threads are importing
 
 
 def wait_for_imports() -> None:
-    """Return when no other thread is importing, or after :data:`IMPORT_TIMEOUT`."""
+    """Wait until no other thread is importing a module, but at most :data:`IMPORT_TIMEOUT` seconds."""
     me, until = threading.get_ident(), time.monotonic() + IMPORT_TIMEOUT
     while any(owner not in (None, me) for owner in _import_lock_owners()) and time.monotonic() < until:
         time.sleep(_IMPORT_POLL_INTERVAL)
 
 
 def _import_lock_owners() -> Iterator[int | None]:
-    """Yield the owners of the import locks, which Python does not expose publicly."""
+    """Yield the threads that hold import locks, which Python does not expose publicly."""
     locks: dict[str, Any] = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", {})
     yield from (getattr(lock(), "owner", None) for lock in list(locks.values()))
 
 
 T = TypeVar("T")
 
-# Seconds. A login takes eight thread switches, each of which may take as long as this interval (by default 0.005 s).
+# Interpreter's switch interval in seconds during short_switch_interval(). A login takes eight thread switches, each of
+# which may take as long as this interval (by default 0.005 s).
 SWITCH_INTERVAL = 0.0005
 
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
-_short_interval_users = 0  # threads inside short_switch_interval()
-_normal_interval = 0.0  # the interpreter's interval outside short_switch_interval()
-_parents: list[asyncio.AbstractEventLoop] = []  # in a forked child: the parents' loops; see _reset_after_fork
+_short_interval_users = 0  # number of threads inside short_switch_interval()
+_normal_interval = 0.0  # switch interval in seconds that applies outside short_switch_interval()
+# event loops of the parent processes, in a forked child; see _reset_after_fork
+_parents: list[asyncio.AbstractEventLoop] = []
 
 _process = os.getpid()
 
 
 def process_id() -> int:
-    """Return the cached process id. Every call needs the id, so a system call would be too slow."""
+    """Return this process's id from a cache, because every call needs the id and a system call would be too slow."""
     return _process
 
 
 def background_loop() -> asyncio.AbstractEventLoop:
-    """Return the loop, starting it on first use. Its daemon thread never delays the interpreter's exit."""
+    """Return the client's event loop, started on first use. Its daemon thread never delays the interpreter's exit."""
     global _loop
     with _lock:
         if _loop is None:
             loop = asyncio.new_event_loop()
             executor = _PatientExecutor(thread_name_prefix="asyncio")
-            executor.submit(bool)  # starts a thread now: later work, such as a teardown, needs at least one thread
+            # Start one thread at once, because later work such as a teardown needs a thread even if no other can be
+            # started.
+            executor.submit(bool)
             loop.set_default_executor(executor)
             with _named_limit():
                 threading.Thread(target=_serve, args=(loop,), name="skyward", daemon=True).start()
@@ -82,7 +87,7 @@ class _PatientExecutor(ThreadPoolExecutor):
 
 @contextmanager
 def _named_limit() -> Iterator[None]:
-    """Raise an OSError that names the limit if no thread can be started."""
+    """Context manager that raises an OSError with the system's limit if no thread can be started."""
     try:
         yield
     except RuntimeError as error:
@@ -92,7 +97,7 @@ def _named_limit() -> Iterator[None]:
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    """Run the loop until it is stopped. A task that raises SystemExit ends only itself."""
+    """Run the event loop until it is stopped. SystemExit in a task ends only this task."""
     while True:
         try:
             return loop.run_forever()
@@ -101,7 +106,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
-    """Run a coroutine on the background loop; call this from any other thread."""
+    """Run a coroutine on the background loop. May be called from any thread except the loop's own."""
     try:
         return asyncio.run_coroutine_threadsafe(work, background_loop())
     except OSError:
@@ -110,7 +115,7 @@ def submit(work: Coroutine[Any, Any, T]) -> Future[T]:
 
 
 def call_on_loop(work: Callable[[], T]) -> T:
-    """Run a function on the background loop and return its result; call this from any other thread."""
+    """Run a function on the background loop and return its result. May be called from any other thread."""
 
     async def run() -> T:
         return work()
@@ -120,7 +125,7 @@ def call_on_loop(work: Callable[[], T]) -> T:
 
 @contextmanager
 def set_for_tasks(variable: ContextVar[T], value: T) -> Iterator[None]:
-    """Set a context variable during the block. Tasks of the loop that start in the block inherit the value."""
+    """Set a context variable during the block. Tasks that the block starts on the loop inherit its value."""
     before = variable.set(value)
     try:
         yield
@@ -129,15 +134,16 @@ def set_for_tasks(variable: ContextVar[T], value: T) -> Iterator[None]:
 
 
 async def cancel_tasks(tasks: Iterable[asyncio.Future[Any]], patience: float | None = None) -> None:
-    """Cancel tasks, and wait until they have ended, but at most ``patience`` seconds."""
+    """Cancel tasks, and wait at most ``patience`` seconds until they have ended."""
     for task in (waiting := list(tasks)):
         task.cancel()
-    if waiting:  # asyncio prints a warning about each task that still runs when the loop closes
+    if waiting:
+        # Wait for the cancelled tasks, because asyncio prints a warning about each task that runs when its loop closes.
         await asyncio.wait(waiting, timeout=patience)
 
 
 async def finish_despite_cancellation(working: asyncio.Future[T], cancel: Callable[[], None] | None = None) -> T:
-    """Wait for work that a cancelled caller must not abandon, because it holds resources.
+    """Wait for work that must not be abandoned if its caller is cancelled, because the work holds resources.
 
     Args:
         working: The work.
@@ -155,14 +161,15 @@ async def finish_despite_cancellation(working: asyncio.Future[T], cancel: Callab
             if cancel is not None:
                 cancel()
     if cancelled is not None:
-        working.exception()  # marks the exception as retrieved; the cancellation is raised instead
+        # Retrieve the work's exception, so that asyncio does not log it. The cancellation is raised instead.
+        working.exception()
         raise cancelled
     return working.result()
 
 
 @contextmanager
 def short_switch_interval() -> Iterator[None]:
-    """Switch threads more often during the block, so that the loop answers hosts while this thread computes."""
+    """Make Python switch threads more often during the block, so that the loop answers hosts during computations."""
     global _short_interval_users, _normal_interval
     with _lock:
         if not _short_interval_users:
@@ -179,7 +186,7 @@ def short_switch_interval() -> Iterator[None]:
 
 
 async def run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Await all coroutines concurrently; the first failure cancels the others and is raised."""
+    """Await all coroutines concurrently. If one fails, cancel the other ones and raise its error."""
     try:
         async with asyncio.TaskGroup() as group:
             for each in work:
@@ -189,10 +196,10 @@ async def run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def _reset_after_fork() -> None:
-    """Reset the state in a forked child, where the loop's thread does not exist.
+    """Reset this module's state in a forked child, where the loop's thread does not exist.
 
-    The parent's loop stays referenced: closing the loop would remove connections from the epoll set that the parent
-    uses.
+    A reference to the parent's loop remains, because closing the loop would remove connections from the epoll set that
+    the parent uses.
     """
     global _lock, _loop, _short_interval_users, _process
     _process = os.getpid()

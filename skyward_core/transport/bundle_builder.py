@@ -25,11 +25,11 @@ from skyward_core.model.errors import PoolError
 from skyward_core.node.bootstrap.host_inspection import is_writable_by_others
 from skyward_core.util.light_dataclass import Value, value
 
-DIGEST = 32  # bytes of the SHA-256 that detects archives cut off by a power loss
+DIGEST = 32  # length in bytes of the SHA-256 that detects archives which a power loss cut off
 
 
 def load_archive(name: str, variant: str) -> bytes:
-    """Return a cached archive, or b"" without a valid one.
+    """Return a cached archive of a bundle, or b"" if there is no valid one.
 
     An archive is invalid if its name or content differs, or if other users could have written the file.
 
@@ -47,18 +47,20 @@ def load_archive(name: str, variant: str) -> bytes:
 
 
 def store_archive(name: str, variant: str, archive: bytes) -> None:
-    """Cache an archive atomically for the next start; does nothing if that is not possible."""
+    """Cache an archive of a bundle for the next start, atomically. Ignore all failures."""
     if sys.dont_write_bytecode:
         return
-    from skyward_core.util.safe_file_access import write_atomic  # most starts do not need this import
+    # imported late, because most starts do not store an archive
+    from skyward_core.util.safe_file_access import write_atomic
 
     with suppress(OSError, NotImplementedError):
         write_atomic(Path(_path(variant)), _digest(name, archive) + archive, mode=0o644)
 
 
 def _is_trusted(found: os.stat_result) -> bool:
-    """Check that only users who can write this code could have written a file, because nodes execute the file's
-    code.
+    """Check that a cached file was written only by users who can also write this package's code.
+
+    Nodes execute the file's code.
     """
     return not is_writable_by_others(found) and found.st_uid in (0, os.getuid(), os.stat(__file__).st_uid)
 
@@ -107,8 +109,8 @@ LOADED_AT_START = (
     "skyward_core/util/__init__.py",
     "skyward_core/util/redaction.py",
 )
-# Code that some nodes load. Nodes cannot cache bytecode, so this code is sent as bytecode, too. All other code is
-# sent as source, because bytecode is larger.
+# Code that only some nodes load at startup. It is sent as bytecode, too, because nodes cannot cache bytecode. All code
+# in no list is sent as source, because bytecode is larger.
 COMPILED = (
     *LOADED_AT_START,
     "pynvml.py",
@@ -122,8 +124,9 @@ COMPILED = (
     "skyward_core/util/content_hash.py",
     "skyward_core/util/light_dataclass.py",
 )
-NVML = "nvml"  # name of the bundle's variant with the NVIDIA driver's client library
-# Code for free GPUs; for hosts without an NVIDIA driver, this code is sent later with the rest.
+NVML = "nvml"  # variant of the bundle for hosts with an NVIDIA driver; it contains the driver's client library
+# Code that finds free GPUs. Hosts without an NVIDIA driver receive this code after the start, with the rest of the
+# bundle.
 WITH_DRIVER = ("skyward_core/node/gpu_locks_and_usage.py",)
 # Code for optional features. It is sent as source: bytecode is more than twice as large, and few starts need this code.
 RARELY_LOADED = (
@@ -173,7 +176,8 @@ LATE_FILES = (
 # Compression level of the archive. Compared with level 1, level 2 takes 1 ms longer once per release, and saves 2 % of
 # the bytes on each connection.
 LEVEL = 2
-REST_LEVEL = 9  # slow, but the rest is compressed in the background, so nothing waits for it
+# compression level of the part that is sent after the start; compressing is slow, but runs in the background
+REST_LEVEL = 9
 # Code of the app and the command line, which nothing on a node imports.
 CLIENT_PACKAGE = "skyward_core/client"
 CLIENT_FILES = (
@@ -184,12 +188,12 @@ CLIENT_FILES = (
     "skyward_core/views/sweep_trials.py",
 )
 _PACKAGE_FILES = ("/__init__.py", ".py")
-COMPILE_TIMEOUT = 120.0  # seconds for another Python to compile the files
-_compiling = threading.Lock()  # all hosts of a pool need the same files, which are compiled only once
+COMPILE_TIMEOUT = 120.0  # seconds for another Python version to compile the files of the bundle
+_compiling = threading.Lock()  # held while the bundle is compiled, because all hosts of a pool need the same files
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
 TAG = str(sys.implementation.cache_tag)
-TYPE_STUBS_SUFFIX = "_types.py"  # modules for type checkers, never imported at run time
-SOURCE_SUFFIXES = (".py", ".json")  # the accelerator catalog is JSON
+TYPE_STUBS_SUFFIX = "_types.py"  # modules for type checkers, which are never imported at run time
+SOURCE_SUFFIXES = (".py", ".json")  # suffixes of the files in the bundle; the accelerator catalog is JSON
 # Files that are sent only as bytecode. Each process on a node reads the list of all files, so fewer files are faster.
 # Tracebacks of user code never show lines of these files.
 SOURCELESS = (
@@ -204,14 +208,14 @@ SOURCELESS = (
 
 @value(frozen=True)
 class Bundle(Value):
-    """Code that is sent to a node.
+    """Code bundle that is sent to a node.
 
     Attributes:
         name: Folder and file name on nodes, which identifies the content of ``files``.
         files: Path in the archive, and content.
         origins: Local paths of the files.
         variant: Kind of the bundle; one packed archive of each kind is cached.
-        tag: Bytecode tag of its Python, for example "cpython-312".
+        tag: Bytecode tag of the node's Python, for example "cpython-312".
     """
 
     name: str
@@ -231,7 +235,10 @@ class Bundle(Value):
 
     @cached_property
     def rest(self) -> bytes:
-        """Remaining files as one compressed stream, a quarter smaller than files compressed one by one."""
+        """Files that nodes do not need to start, as one compressed stream.
+
+        The stream is a quarter smaller than separately compressed files.
+        """
         return self._packed(f"{self.variant}-rest", lambda path: path.startswith(self._late_prefixes), REST_LEVEL)
 
     @property
@@ -239,14 +246,14 @@ class Bundle(Value):
         return LATE_FILES if self.variant == NVML else (*LATE_FILES, *WITH_DRIVER)
 
     def compile_bytecode(self, program: str) -> None:
-        """Compile the files with another Python version, because only that version can create its bytecode.
+        """Compile the bundle's files with another Python version, because only that version can create its bytecode.
 
         Without an interpreter of that version, hosts receive sources, which each process compiles.
 
         Args:
             program: Path of the interpreter, or "".
         """
-        import subprocess  # needed once per release
+        import subprocess  # imported late, because the files are compiled only once per release
 
         with _compiling:
             if load_archive(self.name, self._archive_variant(self.variant)) or not os.access(program, os.X_OK):
@@ -280,17 +287,17 @@ class Bundle(Value):
         if level == REST_LEVEL:
             loaded, others = loaded | others, {}
         archive = _archive(loaded, others, level)
-        if complete:  # an archive that lacks bytecode is not cached, because the next start may find all bytecode
+        if complete:  # Do not cache an archive that lacks bytecode, because the next start may find all bytecode.
             store_archive(self.name, self._archive_variant(variant), archive)
         return archive
 
 
 def _archive(loaded: dict[str, bytes], rest: dict[str, bytes], level: int) -> bytes:
-    """Return a zip file that Python can import from, in its transfer format.
+    """Return a zip file that Python can import from, in the format in which it is sent to hosts.
 
     The format is a zlib stream with the uncompressed entries, followed by the individually compressed entries.
     """
-    import zipfile  # most starts send no bundle
+    import zipfile  # imported late, because most starts send no bundle
 
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
@@ -319,7 +326,7 @@ def bundle_for(nvml: bool, minor: str = MINOR) -> Bundle:
 
 @cache
 def bundle() -> Bundle:
-    """Return the bundle of the packages that this process runs."""
+    """Return the bundle of the packages that this process runs, for its own Python version."""
     return _make_bundle("plain", PACKAGES, Bundle(MINOR, (), (), ""))
 
 
@@ -331,8 +338,8 @@ def bundle_with_nvml() -> Bundle:
 
 @cache
 def _bundle_for_other(nvml: bool, minor: str) -> Bundle:
-    """Return the bundle for another Python version."""
-    # Imported late, because most pools use this process's version.
+    """Return the bundle for hosts with another Python version than this process."""
+    # imported late, because most pools use the Python version of this process
     from skyward_core.tasks.script_interpreter_and_environment import library_path_entries
 
     places = library_path_entries()
@@ -363,7 +370,7 @@ def _make_bundle(variant: str, packages: Sequence[str], more_than: Bundle, place
 
 
 def _bytecode(source: str, tag: str) -> bytes:
-    """Return a source's bytecode, marked as valid without the source.
+    """Return the bytecode of a source file, marked as valid even without the source file.
 
     Some installers, for example uv, do not create bytecode files. If a source has no current bytecode file, it is
     compiled for this Python; for another Python version, the result is b"". The layout follows PEP 552: magic number,
@@ -378,30 +385,32 @@ def _bytecode(source: str, tag: str) -> bytes:
             data, found = _read(f"{folder}/__pycache__/{name.removesuffix('.py')}.{tag}.pyc"), os.stat(source)
         except OSError:
             return b""
-        magic, code = data[:4], data[16:]  # copied unchanged: this Python cannot load another version's code
+        # The code is copied as bytes, because this Python cannot load another version's code objects.
+        magic, code = data[:4], data[16:]
         if data[4:16] != struct.pack("<III", 0, int(found.st_mtime) & 0xFFFFFFFF, found.st_size & 0xFFFFFFFF):
             return b""
     return magic + struct.pack("<IQ", UNCHECKED_HASH, 0) + code
 
 
 def _without_docstrings(code: CodeType) -> CodeType:
-    """Remove the docstrings of functions: 5 % of the bytes of a start, which no node reads."""
+    """Return a code object without the docstrings of its functions, which are 5 % of the bytes sent at a start."""
     constants = [_without_docstrings(each) if isinstance(each, CodeType) else each for each in code.co_consts]
     flags = code.co_flags
     if sys.version_info >= (3, 14):
         is_documented = bool(flags & CO_HAS_DOCSTRING)
-    else:  # the first constant of a function is its docstring or None
+    else:  # Before Python 3.14, the first constant of a function is its docstring or None.
         is_documented = bool(flags & CO_OPTIMIZED) and code.co_name[0] != "<" and isinstance(constants[0], str)
     text = code.co_code
     used = any(text[at] in hasconst and not text[at + 1] for at in range(0, len(text), 2))
-    if is_documented and not used:  # a literal with the docstring's text would use the same constant
+    if is_documented and not used:
+        # A string literal equal to the docstring shares the docstring's constant, which must then remain.
         constants[0] = None
         flags &= ~CO_HAS_DOCSTRING
     return code.replace(co_consts=tuple(constants), co_flags=flags)
 
 
 def _files_of(package: str, places: Sequence[str]) -> list[tuple[str, str]]:
-    """Return the archive path and local path of a package's files. Uses os.walk, four times as fast as pathlib."""
+    """Return archive path and local path of a package's files. Uses os.walk, four times as fast as pathlib."""
     if places:
         possible = (f"{place}/{package}{end}" for place in places for end in _PACKAGE_FILES)
         origin = next(filter(os.path.exists, possible), "")

@@ -1,4 +1,4 @@
-"""Downloads of output files and results from agents; an interrupted download of a file resumes."""
+"""Downloads of output files and results from agents. An interrupted download of a file is resumed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from typing import Any
 
 from skyward_core.protocol.blocking_tls_connection import CHUNK_BYTES
 
-PARTS = ".skyward-parts"  # folder for partial files; on the same file system as the target, so renaming needs no copy
+# folder for partial files, on the file system of the download's target so that files can be renamed
+PARTS = ".skyward-parts"
 PIECE = 1 << 20
 
 
@@ -32,7 +33,7 @@ class DownloadInProgress(OSError):
 
 
 class IncomingOutput:
-    """Download of one output file; resumes an earlier attempt.
+    """Download of one output file, which resumes an earlier attempt.
 
     Args:
         folder: Folder of the downloads.
@@ -67,7 +68,7 @@ class IncomingOutput:
     def _open(self) -> int:
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
         while True:
-            # Another download may remove the empty folder at this moment.
+            # Retry if another download removes the empty folder at this moment.
             with suppress(FileNotFoundError):
                 try:
                     self._parts.mkdir(parents=True, mode=0o700)
@@ -80,7 +81,7 @@ class IncomingOutput:
     def _lock(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The previous owner of the lock may have renamed the file since this process opened the file.
+            # Retry if the lock's previous owner renamed the file after this process opened it.
             if os.path.samestat(os.fstat(self._file), self.path.stat()):
                 return
         except (BlockingIOError, FileNotFoundError):
@@ -88,7 +89,7 @@ class IncomingOutput:
         raise DownloadInProgress(os.fstat(self._file).st_size)
 
     def _resume(self) -> None:
-        """Resume from the existing bytes, and delete partial files of other versions."""
+        """Continue after the bytes of the existing partial file. Delete partial files of other versions of the file."""
         for other in self._parts.glob(f"{self.path.stem}.*"):
             if other != self.path:
                 other.unlink(missing_ok=True)
@@ -104,7 +105,7 @@ class IncomingOutput:
         self._digest, self.at = hashlib.sha256(), 0
 
     def write(self, data: bytes | memoryview) -> None:
-        """Write the next bytes.
+        """Write the next received bytes to the partial file.
 
         Raises:
             OSError: If the disk is full, or more bytes arrive than expected.
@@ -118,7 +119,7 @@ class IncomingOutput:
             rest, self.at = rest[written:], self.at + written
 
     def check(self) -> None:
-        """Compare the hash of the received file with the hash that the node reported.
+        """Check that the received file has the hash that the node reported.
 
         Raises:
             OSError: If the hashes differ; the download restarts.
@@ -129,7 +130,7 @@ class IncomingOutput:
         raise OSError("the SHA-256 of the received file differs from the node's. Try again")
 
     def move_to(self, target: Path, changed_at: float, *, instead: bool) -> None:
-        """Move the complete file to its target.
+        """Move the completely downloaded file to its target.
 
         Args:
             target: Path of the target.
@@ -148,7 +149,7 @@ class IncomingOutput:
             target.hardlink_to(self.path)
         except FileExistsError:
             raise
-        except OSError:  # the file system has no hard links
+        except OSError:  # The file system has no hard links, so check for an existing target, then rename.
             if os.path.lexists(target):
                 raise FileExistsError(f"{target} exists") from None
             self.path.replace(target)
@@ -156,14 +157,14 @@ class IncomingOutput:
             self.path.unlink()
 
     def has_same_content(self, target: Path) -> bool:
-        """Check whether a file has the same content as the download."""
+        """Check whether an existing file has the same content as the downloaded one."""
         if not target.is_file() or target.stat().st_size != self.size:
             return False
         with target.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
 
     def close(self) -> None:
-        """Do nothing: the file stays open, because a new connection may continue the download."""
+        """Do nothing at the end of a connection, because a new connection may continue the download in the file."""
 
     def drop(self) -> None:
         """Delete the partial file."""
@@ -173,7 +174,7 @@ class IncomingOutput:
     def release(self) -> None:
         """Close the partial file, so that another download can resume."""
         self._close_file()
-        with suppress(OSError):  # the folder contains other downloads
+        with suppress(OSError):  # rmdir() fails if the folder contains other downloads.
             self._parts.rmdir()
 
     def _close_file(self) -> None:
@@ -183,7 +184,7 @@ class IncomingOutput:
 
 
 def check_folder_owner(folder: Path) -> None:
-    """Check that no other user owns a folder, or a link in its place, inside a world-writable folder.
+    """Check that no other user owns a download folder (or a link in its place) inside a world-writable folder.
 
     The owner could change the downloaded files.
 
@@ -200,14 +201,14 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
-MIN_BUFFER_SIZE = 1 << 20  # bytes; smaller buffers are not worth a separate allocation
+MIN_BUFFER_SIZE = 1 << 20  # minimum bytes of a pickle's buffer that is kept in separate memory
 
 _BUFFER_OPCODES = (pickle.BINBYTES, pickle.BINBYTES8, pickle.BYTEARRAY8)
 _LENGTHS = dict.fromkeys((pickle.BINBYTES, pickle.BINUNICODE), 4) | dict.fromkeys(
     (pickle.FRAME, pickle.BINBYTES8, pickle.BYTEARRAY8, pickle.BINUNICODE8), 8
 )
-# Other opcodes that the pickler writes outside of frames, with the length of their arguments. Opcodes can be outside of
-# frames because the pickler does not create frames of less than four bytes.
+# Opcodes that the pickler writes outside of frames, with the length of their arguments in bytes. The pickler creates no
+# frames of less than four bytes, so short opcodes can be outside of frames.
 _SHORT = dict.fromkeys(
     (
         pickle.MEMOIZE, pickle.STOP, pickle.MARK, pickle.POP, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE,
@@ -220,7 +221,7 @@ _SHORT = dict.fromkeys(
 
 
 def _open_private(path: str, flags: int) -> int:
-    """Open a file that only its owner can read, because values may be secret."""
+    """Open a file so that only its owner can read it, because downloaded values may be secret."""
     return os.open(path, flags, 0o600)
 
 
@@ -256,11 +257,11 @@ class ResultDownload:
         self._buffer = next(self._buffers, memoryview(b""))
 
     def next_buffer(self) -> memoryview:
-        """Return the buffer for the next bytes; empty only after the last byte."""
+        """Return the buffer into which the caller must copy the next received bytes; empty only after the last byte."""
         return self._buffer[: min(CHUNK_BYTES, self.size - self.at)]
 
     def advance(self, count: int) -> None:
-        """Declare that the next bytes are in the buffer.
+        """Record that the caller has copied the next received bytes into the buffer.
 
         Args:
             count: Number of bytes.
@@ -274,7 +275,7 @@ class ResultDownload:
             self._buffer = next(self._buffers, self._buffer)
 
     def write(self, data: bytes | memoryview) -> None:
-        """Copy bytes into the buffers.
+        """Copy received bytes into the next buffers.
 
         Raises:
             OSError: If the file cannot be written, or more bytes arrive than expected.
@@ -289,13 +290,13 @@ class ResultDownload:
             rest = rest[len(room) :]
 
     def close(self) -> None:
-        """Close the file after the last byte, or before another connection continues the download."""
+        """Close the result's file, after the last byte or before another connection continues the download."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def load(self) -> Any:
-        """Unpickle the complete result once, which may run user code, and delete the file."""
+        """Unpickle the complete result, and delete its file. Unpickling may run user code, so call this only once."""
         long, self._long = self._long, []
         with open(self.path, "rb") as source:
             buffers = (run.getvalue() if isinstance(run, BytesIO) else run for run in long)
@@ -304,12 +305,13 @@ class ResultDownload:
         return loaded
 
     def _pickle_buffers(self) -> Iterator[memoryview]:
-        """Yield the buffers of a pickle, part by part."""
+        """Yield a buffer for each part of a pickle in order. Large parts have their own memory, others go to a file."""
         head = memoryview(bytearray(9))
         while self.at < self.size:
             yield head[:1]
             code = bytes(head[:1])
-            if code not in _LENGTHS and code not in _SHORT:  # unknown opcode: the rest goes to the file unchanged
+            if code not in _LENGTHS and code not in _SHORT:
+                # From an unknown opcode on, write the rest of the pickle to the file unchanged.
                 yield from self._file_buffers(code, self.size - self.at)
                 return
             end = 1 + (_LENGTHS.get(code) or _SHORT[code])
@@ -323,10 +325,10 @@ class ResultDownload:
                 yield from self._file_buffers(bytes(head[:end]), length)
 
     def _allocate(self, code: bytes, length: int) -> memoryview | None:
-        """Return the memory of a large buffer; None if memory is short now."""
+        """Allocate the memory for a large part of a pickle. Return None if the process has too little memory."""
         made: BytesIO | bytearray
         try:
-            # BytesIO.getvalue returns the content as bytes without a copy.
+            # Use BytesIO, because getvalue() returns its content as bytes without a copy.
             made = bytearray(length) if code == pickle.BYTEARRAY8 else BytesIO(bytes(length))
         except MemoryError:
             return None
@@ -334,7 +336,7 @@ class ResultDownload:
         return memoryview(made) if isinstance(made, bytearray) else made.getbuffer()
 
     def _file_buffers(self, head: bytes, length: int) -> Iterator[memoryview]:
-        """Yield buffers whose content is appended to the file."""
+        """Yield buffers for the caller to fill, and append their content to the file."""
         rest = len(head) + length
         buffer = memoryview(bytearray(min(CHUNK_BYTES, rest)))
         buffer[: len(head)] = head

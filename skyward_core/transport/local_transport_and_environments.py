@@ -1,4 +1,4 @@
-"""Local transport: agents as processes of this machine, and environments of their images."""
+"""Local transport: agents as processes of this machine, and Python environments for their ranks."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.safe_file_access import exists
 
 ROOT = str(Path(__file__).parents[2])
-# Isolated mode and no site module: an agent needs only the standard library and this package. The garbage collector
-# is off, because imported modules stay in memory.
+# Options of an agent's interpreter: isolated mode and no site module, because an agent needs only the standard library
+# and this package. The garbage collector is off, because imported modules stay in memory.
 _CODE = f"""
 import gc, sys
 gc.disable()
@@ -71,7 +71,7 @@ class AgentStarter:
                 self._interpreter = None
 
     async def start(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Start an agent.
+        """Start an agent on this machine.
 
         Args:
             request: Config of the agent.
@@ -92,7 +92,7 @@ class AgentStarter:
 
 
 class _ForkServer(asyncio.Protocol):
-    """Fork server process. The event loop of the first request reads the process's output."""
+    """Process that forks agents. The event loop of the first request reads the output of this process."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -100,7 +100,9 @@ class _ForkServer(asyncio.Protocol):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in the terminal is only for the client
+            # In a session of its own, the process does not receive the terminal's Ctrl-C, which is meant for the
+            # client.
+            start_new_session=True,
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opening: asyncio.Task[asyncio.WriteTransport] | None = None
@@ -109,7 +111,7 @@ class _ForkServer(asyncio.Protocol):
         self._stderr_text = ""
 
     async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a request, and return its answer."""
+        """Send the fork server a request to start an agent, and return its answer."""
         if self._process.returncode is not None:
             return {"ok": False, "error": self._stderr_text}
         if self._opening is None:
@@ -134,7 +136,7 @@ class _ForkServer(asyncio.Protocol):
                 waiting.set_result(answer)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail the waiting requests after the process has ended. The error contains the process's error output."""
+        """Let waiting requests fail after the process has ended. Their error contains the process's error output."""
         if self._process.stderr is not None:
             with self._process.stderr as errors:
                 self._stderr_text = errors.read().decode(errors="replace").strip()
@@ -144,9 +146,10 @@ class _ForkServer(asyncio.Protocol):
                 waiting.set_result({"ok": False, "error": self._stderr_text})
 
     def close(self) -> None:
-        """Let the process end after it has answered all requests."""
+        """Close the process's input, so that it exits after it has answered all requests."""
         if self._opening is None or self._loop is None:
-            self._process.kill()  # safe: the process received no request, so it has not forked any agent
+            # Killing is safe, because the process has received no request and so has not forked an agent.
+            self._process.kill()
             self._process.communicate()
         else:
             self._loop.call_soon_threadsafe(self._opening.add_done_callback, _close)
@@ -159,7 +162,7 @@ def _close(opened: asyncio.Task[asyncio.WriteTransport]) -> None:
 
 @value
 class RankEnvironment(Value):
-    """Python environment of the ranks of a local pool.
+    """Python environment of a local pool's ranks.
 
     Attributes:
         python: Path of the interpreter.
@@ -183,7 +186,7 @@ class RankEnvironment(Value):
 
 
 async def prepare_environment(config: Mapping[str, Any], report: Callable[[str], None]) -> RankEnvironment:
-    """Return the environment that an agent's config requests; creates it if necessary.
+    """Return the Python environment that an agent's config requests. Create the environment if necessary.
 
     Args:
         report: Receives progress lines.
@@ -257,7 +260,7 @@ def _query_packages(python: str, root: str, _changed: int) -> dict[str, str]:
 
 
 def _query_import_path(python: str) -> tuple[str, ...]:
-    """Return an interpreter's own import path."""
+    """Run an interpreter to return its import path."""
     command = [python, "-I", "-c", "import json, sys; print(json.dumps(sys.path))"]
     done = subprocess.run(command, capture_output=True, check=False)
     try:
@@ -268,8 +271,7 @@ def _query_import_path(python: str) -> tuple[str, ...]:
 
 
 def _is_replaced(chosen: Interpreter) -> bool:
-    """Check whether this process's interpreter can be used instead of a missing interpreter that the user did not
-    choose.
+    """Check whether to use this process's interpreter, because the one that was chosen automatically is missing.
 
     For example, a reinstalled tool may have removed its interpreter. A Python embedded in a program has no path.
     """
@@ -285,7 +287,7 @@ BUFFER = 1 << 18
 class SocketPipe(asyncio.BufferedProtocol):
     """Unix socket connection that implements ``transport.Pipe``."""
 
-    # Pipes of a thread share a buffer, because each pipe has consumed its data before another pipe receives data.
+    # All pipes of a thread share one buffer, because a pipe has processed its data before another pipe receives data.
     _received = threading.local()
 
     def __init__(self, on_data: OnData, on_lost: OnLost) -> None:
@@ -312,9 +314,9 @@ class SocketPipe(asyncio.BufferedProtocol):
         self._on_lost(exc)
 
     def _read_rest(self) -> None:
-        """Read the remaining bytes from the peer. asyncio drops these bytes after a failed write."""
+        """Read the bytes that the peer sent before a write failed, because asyncio drops these bytes."""
         sock = self._transport.get_extra_info("socket") if self._transport is not None else None
-        with suppress(OSError):  # connection reset, or no data
+        with suppress(OSError):  # The peer reset the connection, or there is no data.
             while sock is not None and (data := os.read(sock.fileno(), BUFFER)):
                 self._on_data(memoryview(data))
 
@@ -384,7 +386,7 @@ class LocalTransport:
 
     @staticmethod
     async def _get_environment(config: dict[str, Any], report: Report, gate: StartBarrier) -> RankEnvironment:
-        """Prepare the ranks' environment, once for all nodes of a start."""
+        """Return the ranks' environment, which is prepared once for all nodes of a start."""
         loop = asyncio.get_running_loop()
 
         def emit(line: str) -> None:
@@ -395,7 +397,7 @@ class LocalTransport:
     async def _prepare_interpreter(
         self, environment: RankEnvironment, config: dict[str, Any], report: Report, gate: StartBarrier
     ) -> tuple[str, str, dict[str, str] | None]:
-        """Prepare the interpreter for the image, once for all nodes of a start."""
+        """Return the ranks' interpreter with the image's packages, which is prepared once for all nodes of a start."""
 
         async def work() -> tuple[str, str, dict[str, str] | None]:
             image, cwd = config["image"], config.get("cwd") or str(Path.cwd())
@@ -410,7 +412,7 @@ class LocalTransport:
 
     @staticmethod
     def _existing_entries(path: Sequence[str], gate: StartBarrier) -> list[str]:
-        """Return the existing entries of an import path; "" is the current folder."""
+        """Return those entries of an import path that exist. "" is the current folder."""
 
         def find() -> list[str]:
             return list(dict.fromkeys(str(Path(entry).absolute()) for entry in path if exists(entry)))
@@ -419,11 +421,12 @@ class LocalTransport:
 
     @staticmethod
     def _thread_variables(config: dict[str, Any]) -> dict[str, str]:
-        """Return variables that give each rank its share of the cores, because all nodes use this machine."""
+        """Return environment variables that limit each rank to its share of this machine's cores."""
         if "OMP_NUM_THREADS" in os.environ:
             return {}
         per_node = config["ranks_per_node"]
-        ranks = config["nodes"] * (per_node if isinstance(per_node, int) else 1)  # "gpu": the number is unknown
+        # With ranks_per_node="gpu", the number of ranks is unknown.
+        ranks = config["nodes"] * (per_node if isinstance(per_node, int) else 1)
         return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // max(1, ranks)))}
 
     async def send_folder(
@@ -452,7 +455,8 @@ class LocalTransport:
         except FileExistsError:
             return
         except OSError:
-            await asyncio.to_thread(self._copy, source, target)  # the target is on another file system
+            # The target is on another file system, so copy the file.
+            await asyncio.to_thread(self._copy, source, target)
 
     @staticmethod
     def _copy(source: Path, target: Path) -> None:
@@ -544,7 +548,7 @@ async def prepare_interpreter(
 
 
 async def _run_cancellable(work: Callable[..., Any], *args: Any) -> Any:
-    """Run a function in a thread. Its last argument is a token that is cancelled if this call is cancelled."""
+    """Run a function in a thread. If this call is cancelled, cancel the token that is the function's last argument."""
     from skyward_core.tasks.bounded_subprocess import CancellationToken
 
     stop = CancellationToken()

@@ -13,13 +13,13 @@ from skyward_core.model.specs import Interpreter
 
 T = TypeVar("T")
 
-OnData = Callable[[bytes | memoryview], None]  # the data is valid only during the call
+OnData = Callable[[bytes | memoryview], None]  # receives data, which is valid only during the call
 OnLost = Callable[[Exception | None], None]
-Report = Callable[..., None]  # report(phase, detail="", retry_at=None, address="")
+Report = Callable[..., None]  # signature: report(phase, detail="", retry_at=None, address="")
 
 
 class StartBarrier:
-    """Barrier for the nodes of one pool start, with a cache of values that all of them need.
+    """Barrier at which the nodes of one pool start wait for each other, and a cache of values that all of them need.
 
     No node passes :meth:`wait` before all have reached it.
 
@@ -27,7 +27,7 @@ class StartBarrier:
         nodes: Number of nodes.
 
     Attributes:
-        deferred: Functions that begin work after a pause, in seconds, because the work would delay the start.
+        deferred: Functions that begin work which would delay the start. They take the pause in seconds before the work.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -51,7 +51,7 @@ class StartBarrier:
         await self._open.wait()
 
     def begin_deferred(self) -> None:
-        """Begin the deferred work when all nodes run.
+        """Begin the deferred work, because all nodes run now.
 
         The pause before the work is as long as the start was, so that the work does not delay the first results.
         """
@@ -78,12 +78,12 @@ class FlowControl:
 
 
 def needs_install(image: Mapping[str, Any]) -> bool:
-    """Check whether an image requests an installation, and not only files and variables."""
+    """Check whether an image requests the installation of packages, and not only files and variables."""
     return any(image.get(part) for part in ("pip", "apt", "setup", "pinned"))
 
 
 def image_for_hosts(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return an image for other machines, including the requirements of the script's inline metadata.
+    """Return an image for other machines. Its packages include the requirements of the script's inline metadata.
 
     Args:
         image: Image as JSON.
@@ -101,7 +101,7 @@ def image_for_hosts(image: Mapping[str, Any], interpreter: Mapping[str, Any] | N
 
 
 def with_script_requirements(image: Mapping[str, Any], chosen: Interpreter) -> dict[str, Any]:
-    """Return an image that includes the requirements of the script's inline metadata."""
+    """Return an image whose packages include the requirements of the script's inline metadata."""
     asked = chosen.environment
     lists = ("pip", "pip_indexes", *(["find_links"] if "find_links" in asked else []))
     joined = {part: list(image.get(part) or ()) for part in lists}
@@ -120,7 +120,7 @@ def _reject_local_folders(links: Sequence[str], source: str) -> None:
 
 
 class Pipe(Protocol):
-    """Open connection to an agent. Writes never block."""
+    """Open connection to an agent that transfers bytes. Writes never block."""
 
     def write(self, data: bytes) -> None: ...
 
@@ -131,7 +131,7 @@ class HostCommands(Protocol):
     """Open channel to the bootstrap process on a host (``node.bootstrap``)."""
 
     async def ask(self, do: str, payload: bytes = b"", **values: Any) -> Any:
-        """Execute a command on the host.
+        """Execute a command on the host, and return its answer.
 
         Raises:
             PoolError: If the command fails.
@@ -151,7 +151,7 @@ class SupportsHostCommands(Protocol):
     interpreter: str
 
     async def channel(self) -> HostCommands:
-        """Open a channel, which the caller closes."""
+        """Open a channel to the bootstrap process on the host. The caller closes the channel."""
 
 
 class Transport(Protocol):
@@ -166,7 +166,7 @@ class Transport(Protocol):
 
     @property
     def direct(self) -> str | None:
-        """Address of the machine at the end of the connection; None if another machine is in between."""
+        """Address of the node's machine; None if the connection passes through another machine."""
 
     async def prepare(
         self, config: dict[str, Any], report: Report, gate: StartBarrier | None = None, *, first: bool = False
@@ -187,9 +187,7 @@ class Transport(Protocol):
         """
 
     async def installed(self) -> dict[str, str] | None:
-        """Return the packages of the ranks' interpreter for an image without packages; None if the client cannot list
-        them.
-        """
+        """Return the packages of the ranks' interpreter if the image requests none; None if they cannot be listed."""
 
     async def send_folder(
         self, cwd: str, image: Mapping[str, Any], gate: StartBarrier, report: Callable[[str], None]
@@ -218,10 +216,12 @@ class Transport(Protocol):
         """
 
     async def finish_uploads(self) -> None:
-        """Finish, in bounded time, the work that ``prepare`` deferred; ``close`` abandons it."""
+        """Finish, within a time limit, the uploads that ``prepare`` deferred. Otherwise ``close`` abandons them."""
 
     async def open(self, on_data: OnData, on_lost: OnLost) -> Pipe:
-        """Connect to the agent's socket. ``on_lost`` is called once, when the connection is lost.
+        """Connect to the agent's socket.
+
+        ``on_data`` receives its data, and ``on_lost`` is called once, when the connection is lost.
 
         Raises:
             OSError: If no agent answers, or the connection fails.
@@ -232,11 +232,11 @@ class Transport(Protocol):
         """Copy or link a local file into the agent's folder as ``blobs/<name>``, atomically."""
 
     async def fetch(self, name: str, target: Path, offset: int, size: int) -> bool:
-        """Copy ``size`` bytes from ``offset`` of a file in the agent's folder without the agent's help.
+        """Copy ``size`` bytes from ``offset`` of a file in the agent's folder, without a request to the agent.
 
         Returns:
             False if this transport has no faster way than requests to the agent.
         """
 
     async def close(self) -> None:
-        """Close all connections; the agent keeps running."""
+        """Close all connections to the node. The agent continues to run."""

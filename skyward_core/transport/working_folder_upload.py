@@ -1,4 +1,4 @@
-"""Selection and upload of the files of the working folder, by git and .gitignore rules, and of local packages.
+"""Selection and upload of the working folder's files, by git and .gitignore rules, and of local packages.
 
 This module is the client's part; ``bootstrap.receive_working_folder`` is the node's part. The client lists the folder
 (with git, if installed). The node compares sizes and modification times with its copy. Its answer requests the missing
@@ -44,15 +44,16 @@ if TYPE_CHECKING:
     from skyward_core.transport.ssh.host_command_channel import CommandChannel
     from skyward_core.transport.transport import StartBarrier
 
-    IgnoreRules = tuple[tuple[str, GitIgnoreSpec], ...]  # rules by the folder of their file
+    IgnoreRules = tuple[tuple[str, GitIgnoreSpec], ...]  # folder of an ignore file, and the file's rules
 
 IGNORE_FILE = ".gitignore"
 
 
 def walk(folder: Path, never: Callable[[str], bool]) -> Iterator[str]:
-    """Yield the paths of the files below a folder that are neither ignored nor rejected by ``never``."""
+    """Yield the paths of files below a folder, except those that ignore files or the function ``never`` exclude."""
     pending: list[tuple[Path, str, IgnoreRules]] = [(folder, "", ())]
-    while pending:  # a stack, because folders may be nested more deeply than function calls
+    while pending:
+        # Use a stack instead of recursion, because folders may be nested more deeply than Python's recursion limit.
         at, below, rules = pending.pop()
         rules = (*rules, *_read_rules(at / IGNORE_FILE, below))
         with os.scandir(at) as entries:
@@ -67,7 +68,7 @@ def walk(folder: Path, never: Callable[[str], bool]) -> Iterator[str]:
 
 
 def _is_ignored(path: str, rules: IgnoreRules) -> bool:
-    """Check whether a path is ignored: the last matching pattern in the nearest file decides."""
+    """Check whether ignore files exclude a path. The last matching pattern in the nearest ignore file decides."""
     for below, spec in reversed(rules):
         inner = path.removeprefix(below)
         for pattern in reversed(spec.patterns):
@@ -80,7 +81,7 @@ def _is_ignored(path: str, rules: IgnoreRules) -> bool:
 
 
 def _read_rules(file: Path, below: str) -> IgnoreRules:
-    from pathspec import GitIgnoreSpec  # imported late, because git lists most folders
+    from pathspec import GitIgnoreSpec  # imported late, because git lists the files of most folders
 
     try:
         lines = read_text(file, errors="surrogateescape").splitlines()
@@ -89,16 +90,19 @@ def _read_rules(file: Path, below: str) -> IgnoreRules:
     return ((below, GitIgnoreSpec.from_lines(lines)),)
 
 
-LIMIT = 1_000_000_000  # bytes; a larger folder probably contains data, which should be stored elsewhere
-MAX_COPY_NAME = 100  # bytes of a folder's name in the name of its copy; file systems allow 255, with all suffixes
+# maximum bytes of the working folder; a larger folder probably contains data, which should be stored elsewhere
+LIMIT = 1_000_000_000
+# maximum bytes of a folder's name within the name of its copy; file systems allow 255, with all suffixes
+MAX_COPY_NAME = 100
 WARNING = 100_000_000
-COMPRESS_BELOW = 32 << 20  # bytes; compressing more takes longer than a transfer in a local network
+# maximum bytes that are compressed; compressing more takes longer than a transfer in a local network
+COMPRESS_BELOW = 32 << 20
 
-# Names of credentials: never sent unless Image(includes=...) names the file.
+# Names of files with credentials, which are sent only if Image(includes=...) names the file.
 SECRET = (".env", ".env.*", ".envrc", "*.pem", "*.key", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*", ".ssh",
           ".aws", ".gnupg", ".netrc", ".pgpass", ".pypirc", ".git-credentials")  # fmt: skip
 
-# Errors for a listed file that was removed, was replaced by a folder, or whose folder was replaced by a file.
+# Errors if a listed file was removed or replaced by a folder, or if its folder was replaced by a file.
 GONE = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 
 
@@ -117,7 +121,7 @@ class FileUnreadable(ValueError):
 
 
 def copy_name(folder: Path) -> str:
-    """Return the name of a folder's copy on nodes: unique to the folder and the client."""
+    """Return the name of the copies of a folder on nodes. It is unique to the folder and the client."""
     owner = f"{getpass.getuser()}@{socket.gethostname()}:{folder}"
     name = os.fsencode(folder.name)[:MAX_COPY_NAME].decode(errors="ignore") or "root"
     return f"{name}-{hashlib.sha256(os.fsencode(owner)).hexdigest()[:10]}"
@@ -132,7 +136,7 @@ class Manifest(NamedTuple):
 
 
 def build_manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequence[str] = ()) -> Manifest:
-    """Select the files to send.
+    """Select the files of the working folder that are sent to nodes.
 
     Args:
         includes: Glob patterns of ignored files or folders that are sent anyway. Secret files (see :func:`is_secret`)
@@ -166,10 +170,10 @@ def build_manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequenc
             found_as = (folder / path).lstat()
             link = str((folder / path).readlink()) if stat.S_ISLNK(found_as.st_mode) else ""
         except GONE:
-            continue  # git lists removed files until they are staged
+            continue  # git lists a removed file until its removal is staged.
         except PermissionError as error:
             raise FileUnreadable(error, folder / path) from error
-        if link or stat.S_ISREG(found_as.st_mode):  # pipes and sockets only work on this machine
+        if link or stat.S_ISREG(found_as.st_mode):  # Skip pipes and sockets, which work only on this machine.
             mode = stat.S_IMODE(found_as.st_mode) & 0o755
             items.append(FolderItem(path, 0 if link else found_as.st_size, found_as.st_mtime_ns, mode, link))
     _check_size(folder, items)
@@ -178,7 +182,7 @@ def build_manifest(folder: Path, includes: Sequence[str] = (), excludes: Sequenc
 
 
 def unmatched_patterns(folder: Path, includes: Sequence[str]) -> list[str]:
-    """Return the include patterns that match no file, without listing the whole folder."""
+    """Return the include patterns that match no file. Does not list the whole folder."""
     return [pattern for pattern in includes if not find_matching(folder, pattern)]
 
 
@@ -197,7 +201,7 @@ def _matches(path: str, patterns: Sequence[str]) -> bool:
 
 @cache
 def _combined_pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """Return one regular expression for all patterns, because matching many files must be fast."""
+    """Return one regular expression that matches any of the glob patterns, because matching many files must be fast."""
     return re.compile("|".join(fnmatch.translate(pattern.rstrip("/")) for pattern in patterns) or r"(?!)")
 
 
@@ -207,7 +211,7 @@ def _list_files(folder: Path, excludes: Sequence[str]) -> list[str]:
     if shutil.which("git") is not None:
         if (_git(folder, "rev-parse", "--is-inside-work-tree") or b"").strip() == b"true":
             listed = _git(folder, "ls-files", "-coz", "--exclude-standard")
-        else:  # given an empty repository, git applies .gitignore also outside of repositories
+        else:  # Name an empty repository, so that git applies .gitignore files outside of repositories, too.
             with tempfile.TemporaryDirectory() as empty:
                 _git(folder, "init", "--quiet", "--bare", empty)
                 alone = (f"--git-dir={empty}", f"--work-tree={folder}")
@@ -220,7 +224,7 @@ def _list_files(folder: Path, excludes: Sequence[str]) -> list[str]:
     paths = []
     for path in listed.decode("utf-8", "surrogateescape").split("\0"):
         if path and is_dir(folder / path) and not (folder / path).is_symlink():
-            below = folder / path  # a nested repository
+            below = folder / path  # git lists a nested repository as a folder, so list its files separately.
             paths += [f"{path.rstrip('/')}/{inner}" for inner in _list_files(below, ())]
         elif path:
             paths.append(path)
@@ -228,7 +232,7 @@ def _list_files(folder: Path, excludes: Sequence[str]) -> list[str]:
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:
-    """Return git's output; None if git fails, for example because of its configuration."""
+    """Run git, and return its output; None if git fails, for example because of its configuration."""
     done = subprocess.run(git_command(str(folder), *arguments), capture_output=True, check=False)
     return done.stdout if done.returncode == 0 else None
 
@@ -249,7 +253,7 @@ def _check_size(folder: Path, items: Sequence[FolderItem]) -> None:
 
 
 def pack(folder: Path, items: Sequence[FolderItem], target: IO[bytes]) -> None:
-    """Write the files' contents in the format of ``receive_working_folder.FolderCopy.apply``.
+    """Write the contents of files to an upload, in the format that ``receive_working_folder.FolderCopy.apply`` reads.
 
     A file is a sequence of chunks, each preceded by its length (four bytes, network order), and ends with the length 0.
     A file that no longer exists is the single length ``receive_working_folder.VANISHED``.
@@ -277,7 +281,7 @@ def _read_pieces(path: Path) -> Iterator[bytes]:
         OSError: One of ``GONE``, if the file no longer exists.
     """
     try:
-        # Opening a named pipe would block.
+        # Open without blocking, because opening a named pipe would wait for a writer.
         with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
@@ -286,13 +290,13 @@ def _read_pieces(path: Path) -> Iterator[bytes]:
     except GONE:
         raise
     except OSError as error:
-        if error.errno == errno.ENXIO:  # sockets cannot be opened
+        if error.errno == errno.ENXIO:  # The path is a socket, which cannot be opened as a file.
             raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path)) from error
         raise FileUnreadable(error, path) from error
 
 
 class Snapshot:
-    """Working folder at the start of a pool, listed once, and packed once for all nodes that miss the same files.
+    """Working folder at the start of a pool. It is listed once, and packed once for all nodes that miss the same files.
 
     Args:
         includes: Patterns of :func:`build_manifest`.
@@ -308,13 +312,13 @@ class Snapshot:
         self.withheld: list[str] = []
         self.unmatched: list[str] = []
         self._listing = asyncio.ensure_future(asyncio.to_thread(self._list, includes, excludes))
-        # Marks the exception as retrieved, because all nodes may fail before they need the list.
+        # Retrieve the exception, so that asyncio does not log it if all nodes fail before they need the list.
         self._listing.add_done_callback(lambda listing: listing.cancelled() or listing.exception())
         self._hashes: dict[int, str] = {}
         self._packing: dict[tuple[int, ...], asyncio.Future[bytes]] = {}
 
     async def files(self) -> tuple[list[FolderItem], bytes]:
-        """Return the files, and their list as JSON for the nodes.
+        """Return the working folder's files, and their list as JSON for the nodes.
 
         Raises:
             FolderTooLarge: If the folder exceeds the limit.
@@ -337,18 +341,19 @@ class Snapshot:
         def hash_all() -> None:
             for index in hashes.keys() - self._hashes.keys():
                 try:
-                    digest = hashlib.blake2b()  # the same hash as in bootstrap.receive_working_folder
+                    digest = hashlib.blake2b()  # Must be the same hash as in bootstrap.receive_working_folder.
                     for piece in _read_pieces(self.folder / items[index].path):
                         digest.update(piece)
                     self._hashes[index] = digest.hexdigest()
                 except GONE:
-                    self._hashes[index] = ""  # differs from any hash, so the file is packed as vanished
+                    # "" differs from any hash of a host, so the file counts as changed, and is packed as vanished.
+                    self._hashes[index] = ""
 
         await asyncio.to_thread(hash_all)
         return [index for index, digest in hashes.items() if self._hashes[index] != digest]
 
     async def pack(self, indices: Sequence[int], target: IO[bytes]) -> bool:
-        """Write the contents of files; return whether they are compressed (zlib).
+        """Write the contents of some files to an upload. Return whether they are compressed (zlib).
 
         Args:
             indices: Indices of the files.
@@ -434,7 +439,10 @@ async def send_packages(
 def find_local_packages_once(
     config: Mapping[str, Any], gate: StartBarrier | None
 ) -> asyncio.Future[list[LocalPackage]]:
-    """Return the packages that are only installed on this machine. The search runs once for all nodes of a start."""
+    """Return the packages that only this machine has, because they are installed from its folders.
+
+    The search runs once for all nodes of a start.
+    """
     python = Interpreter.from_json(config["interpreter"]) if config.get("interpreter") else own_interpreter()
 
     def find() -> list[LocalPackage]:
@@ -449,7 +457,7 @@ def find_local_packages_once(
 
 
 async def _send_snapshot(channel: CommandChannel, snapshot: Snapshot) -> tuple[str, str]:
-    from skyward_core.transport.ssh.host_command_channel import CHUNK  # late: it imports asyncssh
+    from skyward_core.transport.ssh.host_command_channel import CHUNK  # imported late, because it imports asyncssh
 
     items, listing = await snapshot.files()
     name = copy_name(snapshot.folder)
@@ -476,7 +484,7 @@ async def _send_snapshot(channel: CommandChannel, snapshot: Snapshot) -> tuple[s
 
 
 def _check_indices(host: str, items: Sequence[FolderItem], indices: Sequence[int], doubtful: Mapping[int, str]) -> None:
-    """Reject requests of a host for files that are not in the list.
+    """Check that a host requests only files that are in the list.
 
     Links are never hashed for a host: their targets may be outside the folder, and the host must not learn their
     hashes.
@@ -500,7 +508,7 @@ def _shorten(names: Sequence[str]) -> str:
 
 
 def get_snapshot(cwd: str, image: Mapping[str, Any], gate: StartBarrier | None) -> Snapshot | str:
-    """Return a snapshot of the working folder, shared by all nodes of a start, or the reason why it cannot be sent."""
+    """Return the working folder's snapshot, which all nodes of a start share, or the reason why it cannot be sent."""
 
     def make() -> Snapshot | str:
         folder = resolve_path(cwd)
@@ -512,7 +520,7 @@ def get_snapshot(cwd: str, image: Mapping[str, Any], gate: StartBarrier | None) 
 
 
 def map_paths(paths: Sequence[str], cwd: str, copy: str, gate: StartBarrier | None = None) -> list[str]:
-    """Map the import paths inside the working folder to the folder's copy on the host."""
+    """Replace import paths inside the working folder by the paths of the folder's copy on the host."""
     if not (cwd and copy):
         return []
 

@@ -1,1 +1,1 @@
-"""How the client reaches agents through SSH."""
+"""SSH transport: the connections through which the client reaches agents on other hosts."""

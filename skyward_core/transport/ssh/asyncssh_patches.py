@@ -27,7 +27,8 @@ ctypes.util.find_library = lambda name: None
 sys.modules.setdefault("asyncssh.crypto.x509", None)  # type: ignore[arg-type]
 _extensions = sys.modules.setdefault("typing_extensions", LazyModule("typing_extensions", {"Self": typing.Self}))
 _collects = gc.isenabled()
-gc.disable()  # garbage collection would take a twelfth of the import time
+# Disable garbage collection during the import of asyncssh, because it takes a twelfth of the import's time.
+gc.disable()
 try:
     import asyncssh
     from asyncssh import config as _config
@@ -42,9 +43,8 @@ try:
     from asyncssh.public_key import get_certificate_algs, get_public_key_algs
 finally:
     if _collects:
-        # At this point the imported objects are young, and three collections would traverse them, 20 ms in all.
-        # Freezing and unfreezing moves these objects to the oldest generation. Objects that the application froze stay
-        # frozen.
+        # Move the imported objects to the oldest generation by freezing and unfreezing them. Otherwise three
+        # collections would traverse them, 20 ms in all. Objects that the application froze stay frozen.
         if not gc.get_freeze_count():
             gc.freeze()
             gc.unfreeze()
@@ -55,11 +55,11 @@ finally:
     if sys.modules["asyncssh.crypto.x509"] is None:
         del sys.modules["asyncssh.crypto.x509"]
 
-# Without this change, asyncssh would block on a named pipe in place of a file, and read devices endlessly.
+# Reject files that are not regular: asyncssh would block on a named pipe, and read a device endlessly.
 vars(_public_key)["read_file"] = lambda name: read_bytes(name, MAX_FILE_SIZE)
 vars(_config)["open"] = lambda name: io.StringIO(read_text(name, most=MAX_FILE_SIZE))
 
-# Options that asyncssh silently ignores.
+# Make asyncssh read these options, which it would silently ignore.
 for _option in ("RevokedHostKeys", "BindInterface", "ProxyUseFdpass"):
     SSHClientConfig._handlers.setdefault(_option.lower(), (_option, SSHConfig._set_string))
 # Match criteria that asyncssh evaluates differently from OpenSSH, or only while it connects.
@@ -71,7 +71,7 @@ _logger = logging.getLogger("asyncssh")
 if _logger.level == logging.NOTSET:
     _logger.setLevel(logging.WARNING)
 
-# asyncssh formats the arguments of messages and describes each packet even if nothing is logged: 5 % of a start.
+# Disable asyncssh's debug messages: it formats their arguments even if nothing is logged, which takes 5 % of a start.
 _log_message, _log_packet = SSHLogger.log, SSHPacketLogger._log_packet
 
 
@@ -88,8 +88,9 @@ def _log_packet_in_detail(self: SSHPacketLogger, *args: Any) -> None:
 SSHLogger.log = _log  # type: ignore[method-assign]
 SSHPacketLogger._log_packet = _log_packet_in_detail  # type: ignore[assignment]
 
-MAX_FILE_SIZE = 1 << 20  # bytes of a key or configuration file
-MAX_CACHED_CIPHERS = 1024  # each connection uses two ciphers; beyond the limit, ciphers are created again
+MAX_FILE_SIZE = 1 << 20  # maximum bytes of a key or configuration file
+# maximum number of cached ciphers, two per connection; a cipher that does not fit is created for each packet
+MAX_CACHED_CIPHERS = 1024
 _cipher_class = vars(_ciphers).get("AESGCM")
 if isinstance(_cipher_class, type):
     vars(_ciphers)["AESGCM"] = lru_cache(MAX_CACHED_CIPHERS)(_cipher_class)

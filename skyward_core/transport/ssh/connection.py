@@ -46,9 +46,9 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 
 T = TypeVar("T")
 
-# The kernel requires an acknowledgment of sent data within this time, even on an idle connection. A lost host must be
-# noticed within five seconds, including a check from another host. A false alarm only costs a reconnection.
-SILENCE = 2.5  # seconds
+# Seconds within which a host's kernel must acknowledge sent data, even on an idle connection. A lost host must be
+# detected within five seconds, including a check from another host. A false alarm only costs a reconnection.
+SILENCE = 2.5
 _LIMITS = {
     "TCP_KEEPIDLE": 1,
     "TCP_KEEPINTVL": 1,
@@ -56,16 +56,17 @@ _LIMITS = {
     "TCP_USER_TIMEOUT": int(SILENCE * 1000),
 }
 
-ANSWER_TIMEOUT = "SKYWARD_ANSWER_TIMEOUT"  # name of the environment variable
-DEFAULT_TIMEOUT, LEAST_TIMEOUT = 10.0, 2.0  # seconds; a working host sends a byte every second
-MAX_REASON = 300  # characters of a host's text in an error
+ANSWER_TIMEOUT = "SKYWARD_ANSWER_TIMEOUT"  # environment variable with the seconds for which a host may be silent
+# seconds that a host may be silent, by default and at least; a working host sends a byte every second
+DEFAULT_TIMEOUT, LEAST_TIMEOUT = 10.0, 2.0
+MAX_REASON = 300  # maximum characters of a host's text in an error message
 
 
 def enable_keepalive(sock: socket.socket) -> None:
     """Make the kernel close a connection whose peer has not answered for :data:`SILENCE` seconds."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, limit in _LIMITS.items():
-        if hasattr(socket, name):  # some systems lack some options
+        if hasattr(socket, name):  # macOS, for example, lacks some of these socket options.
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), limit)
 
 
@@ -88,7 +89,7 @@ def answer_timeout() -> float:
 
 
 class AnswerWait:
-    """Receiver of bytes from a host.
+    """Record of when a host last sent a byte, for limits on the silence of the host.
 
     Attributes:
         heard_at: Time of the last byte, or of the start of the wait (monotonic clock).
@@ -97,7 +98,7 @@ class AnswerWait:
     heard_at = 0.0
 
     async def wait_within(self, seconds: float, wait: Callable[[], Awaitable[T]]) -> T:
-        """Wait for an answer of the host.
+        """Wait for a host's answer as long as the host does not stop sending.
 
         Args:
             seconds: Longest time without a byte.
@@ -117,7 +118,7 @@ class AnswerWait:
 
 
 class LoginRecord:
-    """Facts about one attempt to log in, which asyncssh's errors lack.
+    """Facts about one login attempt that asyncssh's errors do not contain.
 
     Attributes:
         failures: Number of rejected requests. The first request contains no key.
@@ -137,7 +138,7 @@ class LoginRecord:
         self.unsigned = self.silent_agent = self.proxy_output = ""
 
     def watch(self, conn: asyncssh.SSHClientConnection) -> None:
-        """Record the rejections that a connection receives."""
+        """Record the login requests that the host rejects on a connection."""
         handle = conn._packet_handlers[asyncssh.MSG_USERAUTH_FAILURE]
 
         def record(owner: Any, kind: int, number: int, packet: Any) -> Any:
@@ -151,7 +152,7 @@ class LoginRecord:
 
 
 class LoginFailure(NamedTuple):
-    """Kind of failed login.
+    """One kind of failed login, with the message and the error class for it.
 
     Attributes:
         name: Name of the kind.
@@ -179,7 +180,7 @@ def _is_unsigned(error: Exception, login: LoginRecord) -> bool:
 
 
 def _has_too_many_failures(error: Exception, login: LoginRecord) -> bool:
-    # OpenSSH sends this reason; other servers only close the connection.
+    # OpenSSH sends this reason when it rejects a login. Other servers only close the connection.
     closed = isinstance(error, asyncssh.ConnectionLost) and login.failures > SILENT_LIMIT
     return closed or (isinstance(error, asyncssh.DisconnectError) and "too many auth" in str(error).lower())
 
@@ -314,7 +315,7 @@ LOGIN_FAILURES = (
 
 
 def classify(error: Exception, login: LoginRecord) -> LoginFailure:
-    """Return the kind of a failed login."""
+    """Return the kind of login failure that an exception represents."""
     return next(each for each in LOGIN_FAILURES if each.applies(error, login))
 
 
@@ -322,7 +323,7 @@ def connect_error(target: Target, route: Route | None, error: Exception, login: 
     """Return the error for a failed login, with its cause and remedy.
 
     Args:
-        route: None if the configuration did not yield a route.
+        route: Route to the host; None if the SSH configuration did not yield one.
     """
     failure = classify(error, login)
     if route is None and not isinstance(error, UnicodeError):
@@ -351,15 +352,15 @@ def connect_error(target: Target, route: Route | None, error: Exception, login: 
 
 
 def _similar_groups(host: str) -> Iterator[str]:
-    """Yield a note on the host group with the most similar name, because the host may be a misspelled group."""
-    from skyward_core.store.skyward_toml import host_groups  # imported late: it imports pydantic
+    """Yield a hint that names the most similar host group, because the unknown host may be a misspelled group."""
+    from skyward_core.store.skyward_toml import host_groups  # imported late, because it imports pydantic
 
-    with suppress(UsageError):  # an invalid settings file is reported by the launch of a pool
+    with suppress(UsageError):  # Ignore an invalid settings file, because the launch of a pool reports it.
         yield from (f"did you mean the host group {each!r}?" for each in get_close_matches(host, host_groups(), 1))
 
 
 def key_error(target: Target, error: Exception) -> UsageError | None:
-    """Return the error for a chosen key file that is missing or invalid; None for other errors."""
+    """Return the error for a key file that the user chose but that is missing or invalid; None for other errors."""
     unread = asyncssh.KeyImportError | FileNotFoundError | PermissionError | IsADirectoryError | UnusableFile
     if target.keys and isinstance(error, unread):
         return UsageError(f"Cannot use a key file of host {target.host}: {error}.")
@@ -367,7 +368,7 @@ def key_error(target: Target, error: Exception) -> UsageError | None:
 
 
 def channel_error(host: str, error: Exception, *, lost: bool) -> PoolError | ConnectionError:
-    """Return the error for a command that could not be started.
+    """Return the error for a command that could not be started on the host.
 
     Args:
         lost: Whether the connection is lost.
@@ -385,14 +386,14 @@ def channel_error(host: str, error: Exception, *, lost: bool) -> PoolError | Con
 
 
 def link_lost_error(host: str, reason: Exception | None = None) -> ConnectionError:
-    """Return the error for a lost connection, after which callers reconnect."""
+    """Return the error for a lost connection. Callers that get this error reconnect."""
     return ConnectionError(
         f"lost the connection to host {host}" + (f": {sanitize_line(str(reason))}" if reason else "")
     )
 
 
 def silent_host_error(host: str, seconds: float, output: str = "") -> Unreachable:
-    """Return the error for a host that sends nothing before the command server runs on the host.
+    """Return the error for a host that stops sending before the command server runs on it.
 
     Args:
         seconds: Seconds without a byte.
@@ -407,7 +408,7 @@ def silent_host_error(host: str, seconds: float, output: str = "") -> Unreachabl
 
 
 def swallowed_input_error(host: str) -> PoolError:
-    """Return the error for a host whose startup files read a part of the server's input."""
+    """Return the error for a host whose shell startup files read a part of the command server's input."""
     return PoolError(
         f"Host {host} lost a part of its input: its startup files read standard input. Guard these lines of "
         "the startup files (~/.bashrc, ~/.zshrc) with `case $- in *i*) ...;; esac`."
@@ -415,7 +416,7 @@ def swallowed_input_error(host: str) -> PoolError:
 
 
 def noisy_shell_error(host: str, seconds: float, output: str) -> Unreachable:
-    """Return the error for a login shell that prints endlessly."""
+    """Return the error for a host whose login shell prints endlessly."""
     return Unreachable(
         f"Host {host} accepted the login, but its startup files print endlessly; for {seconds:g} s nothing else was "
         f"received. Output: {sanitize_line(output)}. Guard these lines of its startup files with "
@@ -432,13 +433,13 @@ def stalled_host_error(host: str, seconds: float, doing: str) -> Unreachable:
 
 
 def describe_error(error: Exception) -> str:
-    """Return an error's type and message."""
+    """Return the type and the message of an exception as one text."""
     message = sanitize_line(str(error)).rstrip(".")
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def short_reason(error: Exception) -> str:
-    """Return a short reason why an attempt failed."""
+    """Return a short text with the reason why a connection attempt failed."""
     if isinstance(error, TimeoutError):
         return "no answer"
     if isinstance(error, ConnectionRefusedError):
@@ -457,7 +458,7 @@ _log = get_logger("ssh")
 AGENT_TIMEOUT = 3.0  # seconds for an ssh-agent to list its keys
 AGENT_PAUSE = 60.0  # seconds for which an ssh-agent that did not answer is not asked again
 USER_CERTIFICATE = 1  # type of certificate in OpenSSH's PROTOCOL.certkeys
-MAX_PROXY_OUTPUT = 1 << 16  # bytes; capacity of a pipe
+MAX_PROXY_OUTPUT = 1 << 16  # maximum bytes of a proxy command's error output that are read; the capacity of a pipe
 
 # Seconds of one connection attempt if the caller's patience is shorter than this. A longer attempt is less useful: TCP
 # pauses longer and longer between its retries, so a new attempt may succeed earlier.
@@ -471,18 +472,18 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.2, 5.0
 # If the CPU has AES instructions, AES-GCM takes OpenSSH half as much time as chacha20-poly1305.
 AEAD = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com")
 CIPHERS = (*AEAD, "aes128-ctr", "aes192-ctr", "aes256-ctr")
-MSG_IGNORE = 2  # RFC 4253, 11.2
+MSG_IGNORE = 2  # number of the SSH message that receivers ignore (RFC 4253, 11.2)
 
 FAMILIES = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}
 TRUE_VALUES = ("yes", "true")
 HOST_KEYS = (*get_public_key_algs(), *get_certificate_algs())
 
-OnRetry = Callable[[str, float], None]  # called with the reason and the time of the next attempt
+OnRetry = Callable[[str, float], None]  # arguments: reason of the failure, and time of the next attempt
 BeginWork = Callable[["HostConnection"], Awaitable[None]]
 
 
 class EarlyChannel(Protocol):
-    """Channel that was opened on a host in advance."""
+    """Command channel that was opened on a host before a caller needed it."""
 
     def close(self) -> None: ...
 
@@ -522,16 +523,16 @@ class HostConnection(asyncssh.SSHClient):
         _disable_ignore_packets(conn)
         sock = conn.get_extra_info("socket")
         if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-            return  # the connection uses a jump host or a proxy command
+            return  # A connection through a jump host or a proxy command has no TCP socket.
         enable_keepalive(sock)
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        """Check the host key for asyncssh."""
+        """Record the key that the host presents. Return to asyncssh whether known_hosts files trust it."""
         self.shown = key
         return self.known.verdict(key) == "known"
 
     def validate_host_ca_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        """Check the signer of the host certificate for asyncssh."""
+        """Accept the signer of the host's certificate for asyncssh if known_hosts files trust the signer."""
         self.showed_certificate = True
         return key in self.known.authorities and not self.known.lists
 
@@ -546,7 +547,7 @@ class HostConnection(asyncssh.SSHClient):
             self.proxy.terminate()
 
     async def is_lost(self) -> bool:
-        """Check whether a channel failed because the connection is lost.
+        """Check whether a channel could not be opened because the connection is lost.
 
         asyncssh rejects new channels one iteration of the event loop before it reports the loss.
         """
@@ -554,7 +555,7 @@ class HostConnection(asyncssh.SSHClient):
         return self.lost.is_set()
 
     async def close(self) -> None:
-        """Close the connection; processes on the host continue."""
+        """Close the connection. Processes on the host continue to run."""
         self.ssh.close()
         try:
             async with asyncio.timeout(2):
@@ -566,7 +567,7 @@ class HostConnection(asyncssh.SSHClient):
 
 
 def _disable_ignore_packets(conn: asyncssh.SSHClientConnection) -> None:
-    """Suppress the empty message that asyncssh sends before every packet.
+    """Stop asyncssh from sending an empty message before every packet.
 
     The message protects CBC ciphers (RFC 4251, 9.3.1). Authenticated ciphers do not need it, and it doubles the
     number of packets, each of which costs a system call on the client and a wake-up on the host.
@@ -581,7 +582,7 @@ def _disable_ignore_packets(conn: asyncssh.SSHClientConnection) -> None:
 
 
 async def connect(target: Target, *, patience: float = 30.0, waiting: OnRetry | None = None) -> HostConnection:
-    """Connect to a host, with retries, back-off and jitter after transient errors.
+    """Connect to a host. After a transient error, retry with increasing random pauses.
 
     Args:
         patience: Seconds of attempts after which the last error is raised; 0 for one attempt.
@@ -606,7 +607,7 @@ async def connect(target: Target, *, patience: float = 30.0, waiting: OnRetry | 
             return await _attempt(target, route, login, min(max(patience, SHORT_TIMEOUT), CONNECT_TIMEOUT))
         except SkywardError:
             raise
-        except Exception as error:  # see connect_error
+        except Exception as error:  # asyncssh raises many types of exceptions; see LOGIN_FAILURES
             wait = random.uniform(pause / 2, pause)
             if not classify(error, login).retry or time.monotonic() + wait > deadline:
                 raise connect_error(target, route, error, login) from error
@@ -620,7 +621,7 @@ _early: dict[tuple[asyncio.AbstractEventLoop, Target], asyncio.Task[HostConnecti
 
 
 async def open_early(targets: Sequence[Target], dials: PreopenedSockets, begin: BeginWork) -> None:
-    """Log in to hosts in advance and start the first work there. The next :func:`connect` reuses the connection."""
+    """Log in to hosts in advance, and run ``begin`` there. The next :func:`connect` to a host reuses its connection."""
     loop = asyncio.get_running_loop()
     for target in targets:
         if (loop, target) not in _early:
@@ -628,7 +629,7 @@ async def open_early(targets: Sequence[Target], dials: PreopenedSockets, begin: 
 
 
 async def _try_early(target: Target, dials: PreopenedSockets, begin: BeginWork) -> HostConnection | None:
-    """Log in to a host. Return None after an error that may not occur in a new attempt.
+    """Log in to a host in advance. Return None after an error that a new attempt may avoid.
 
     Raises:
         CredentialsRefused: If the host rejects the login. Each further attempt may get the user banned.
@@ -640,9 +641,10 @@ async def _try_early(target: Target, dials: PreopenedSockets, begin: BeginWork) 
         route = await resolve(target)
         link = await _attempt(target, route, login, CONNECT_TIMEOUT, dials)
         await begin(link)
-    except CredentialsRefused:  # by the jump host
+    except CredentialsRefused:  # The jump host rejected the login.
         raise
-    except Exception as error:  # the first call that needs the connection tries again, and reports a failure
+    except Exception as error:
+        # Return None: the first call that needs the connection connects again, and reports a failure.
         if route is not None and link is None and classify(error, login).error is CredentialsRefused:
             raise connect_error(target, route, error, login) from error
     except BaseException:
@@ -653,7 +655,7 @@ async def _try_early(target: Target, dials: PreopenedSockets, begin: BeginWork) 
 
 
 async def close_early(targets: Sequence[Target]) -> None:
-    """Close the early connections that were not used."""
+    """Close the connections that were opened in advance but not used."""
     loop = asyncio.get_running_loop()
     for target in targets:
         task = _early.pop((loop, target), None)
@@ -691,16 +693,17 @@ async def _attempt(
             client_factory=lambda: link,
             tunnel=link.jump.link.ssh if link.jump else None,
             sock=sock,
-            known_hosts=((), (), known.revoked),  # HostConnection checks all other keys
+            known_hosts=((), (), known.revoked),  # Pass only revoked keys. HostConnection verifies all other host keys.
             server_host_key_algs=_algorithms(route, "hostkeyalgorithms", HOST_KEYS)
             or known.algorithms(certificates=certificates),
             client_keys=keys or None,
-            agent_path=None,  # the keys already include the keys of an ssh-agent
+            agent_path=None,  # Pass no ssh-agent, because the key list already includes its keys.
             x509_trusted_certs=None,
             gss_kex=False,  # GSS key exchange would replace the verification of the host key
-            password_auth=False,  # no user can be asked for a password
+            password_auth=False,  # Disable password logins, because no user can be asked for a password.
             kbdint_auth=False,
-            agent_forwarding=False,  # agent forwarding in the user's configuration is meant for interactive logins
+            # Disable agent forwarding, which the user's configuration enables only for interactive logins.
+            agent_forwarding=False,
             x11_forwarding=False,
             keepalive_interval=KEEPALIVE_INTERVAL,
             keepalive_count_max=KEEPALIVE_COUNT,
@@ -717,7 +720,7 @@ async def _attempt(
             login.proxy_output = link.proxy.output
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
             if link.showed_certificate and certificates and "revoked" not in str(error):
-                # Like OpenSSH, fall back to the plain key if the certificate is not valid.
+                # Like OpenSSH, retry without certificates if the host's certificate is not valid.
                 return await _attempt(target, route, login, seconds, certificates=False)
             await _check_shown_key(target, route, link, error)
             return await _attempt(target, route, login, seconds)
@@ -735,7 +738,7 @@ def _route_options(route: Route) -> dict[str, Any]:
     return {
         "host": route.host,
         "port": route.port,
-        "config": None,  # the configuration was read already
+        "config": None,  # asyncssh must not read the configuration, because ``route`` already contains its options.
         "family": FAMILIES.get(route.option("addressfamily"), socket.AF_UNSPEC),
         "local_addr": (route.option("bindaddress"), 0) if route.option("bindaddress") else (),
         "kex_algs": _algorithms(route, "kexalgorithms", get_kex_algs()),
@@ -743,7 +746,7 @@ def _route_options(route: Route) -> dict[str, Any]:
 
 
 def _packet_options(route: Route) -> dict[str, Any]:
-    """Return asyncssh's options for packets."""
+    """Return asyncssh's options for ciphers, signatures, compression and keep-alive."""
     return {
         "encryption_algs": _algorithms(route, "ciphers", get_encryption_algs()) or CIPHERS,
         "mac_algs": _algorithms(route, "macs", get_mac_algs()),
@@ -754,8 +757,7 @@ def _packet_options(route: Route) -> dict[str, Any]:
 
 
 class _ProxyProcess:
-    """Process of a ``ProxyCommand``, started by the user's shell like OpenSSH does, with a socket for its input and
-    output.
+    """Process of a ``ProxyCommand``, connected by a socket. As in OpenSSH, the user's shell starts the command.
 
     asyncssh's own implementation treats a command's stderr as data of the host.
 
@@ -766,10 +768,12 @@ class _ProxyProcess:
     def __init__(self, process: asyncio.subprocess.Process, errors: int) -> None:
         self.process = process
         self.output = ""
-        self._errors = errors  # not read until its end, because a daemon of the command may keep it open
+        # Do not read the error output to its end, because a daemon that the command started may keep it open.
+        self._errors = errors
         self._printed = b""
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(errors, self._read_errors)  # a command could not continue while the pipe is full
+        # Read the error output continuously, because a full pipe would block the command.
+        self._loop.add_reader(errors, self._read_errors)
 
     @classmethod
     async def start(cls, command: str) -> tuple[_ProxyProcess, socket.socket]:
@@ -841,13 +845,14 @@ def _login_options(route: Route) -> dict[str, Any]:
 
 
 def _algorithms(route: Route, option: str, possible: Sequence[bytes]) -> Sequence[str] | str:
-    """Return the algorithms that the configuration names and asyncssh supports; empty if it names none.
+    """Return the algorithms that an option of the SSH configuration names and asyncssh supports; () without the option.
 
     Raises:
-        UsageError: If asyncssh supports none of them.
+        UsageError: If asyncssh supports none of the named algorithms.
     """
     named = route.option(option)
-    if not named or named[0] in "+-^":  # values that modify the defaults are left to asyncssh's own parser
+    if not named or named[0] in "+-^":
+        # Values with such a prefix modify the defaults, and asyncssh parses them itself.
         return named or ()
     supported = {each.decode("ascii") for each in possible}
     if not (found := [each for each in named.split(",") if each in supported]):
@@ -856,14 +861,15 @@ def _algorithms(route: Route, option: str, possible: Sequence[bytes]) -> Sequenc
 
 
 class _KeyAgent(asyncssh.SSHAgentClient):
-    """The user's ssh-agent.
+    """Client of the user's ssh-agent, which signs with the user's keys.
 
     Args:
-        path: Its socket; "" for none.
+        path: Path of the ssh-agent's socket; "" for none.
         login: Record that receives the problems of the agent.
     """
 
-    _silent: ClassVar[dict[str, float]] = {}  # socket -> time when the agent did not answer (monotonic clock)
+    # socket path -> time at which its ssh-agent did not answer, by the monotonic clock
+    _silent: ClassVar[dict[str, float]] = {}
 
     def __init__(self, path: str, login: LoginRecord) -> None:
         super().__init__(path)
@@ -872,7 +878,7 @@ class _KeyAgent(asyncssh.SSHAgentClient):
         self._names: dict[bytes, str | None] = {}
 
     async def get_keys(self, identities: Sequence[bytes] | None = None) -> Sequence[asyncssh.SSHKeyPair]:
-        """Return the keys of the ssh-agent. If it does not answer, return no keys, and do not ask it for some time."""
+        """Return the keys of the ssh-agent. If it does not answer, return [] and do not ask it again for a while."""
         if not self._path:
             return ()
         is_silent = time.monotonic() - self._silent.get(self._path, -math.inf) < AGENT_PAUSE
@@ -901,7 +907,7 @@ class _KeyAgent(asyncssh.SSHAgentClient):
 async def _keys_to_offer(
     route: Route, agent: _KeyAgent, login: LoginRecord, *, given: bool
 ) -> list[asyncssh.SSHKeyPair]:
-    """Return the keys that OpenSSH would offer, in OpenSSH's order.
+    """Return the keys to offer to a host: those that OpenSSH would offer, in OpenSSH's order.
 
     The order is: certificates, the ssh-agent's keys that the configuration names, its other keys, key files. Key files
     that the user chose precede the ssh-agent's other keys, because a host may accept only a few attempts.
@@ -934,14 +940,14 @@ async def _keys_to_offer(
 def _load_keys(
     route: Route, login: LoginRecord, given: bool
 ) -> tuple[set[bytes], list[asyncssh.SSHKeyPair], list[asyncssh.SSHCertificate]]:
-    """Return the public keys in identity files, the key pairs of these files, and the certificates."""
+    """Return the public keys in the configured key files, the key pairs of these files, and their certificates."""
     named: set[bytes] = set()
     files: list[asyncssh.SSHKeyPair] = []
     for path in route.identities:
         public = next((key for file in (f"{path}.pub", path) if (key := _read_public_key(file))), None)
         pairs: Sequence[asyncssh.SSHKeyPair] = ()
         try:
-            # Keys with a passphrase are only used through the ssh-agent.
+            # Skip keys with a passphrase, which only the ssh-agent can use.
             pairs = asyncssh.load_keypairs([(path, public)], ignore_encrypted=True)  # type: ignore[list-item]
         except (OSError, ValueError):
             if given and public is None:
@@ -966,7 +972,7 @@ def _read_public_key(file: str) -> asyncssh.SSHKey | None:
 def _read_certificates(
     file: str, route: Route, login: LoginRecord, *, named: bool = False
 ) -> Sequence[asyncssh.SSHCertificate]:
-    """Return the certificates in a file, and record why the host may reject them.
+    """Return the certificates in a file. Record why the host may reject them.
 
     Args:
         named: Whether the configuration names the file, which must then exist.
@@ -1001,7 +1007,10 @@ def _with_certificate(pair: asyncssh.SSHKeyPair, certificate: asyncssh.SSHCertif
 
 
 async def _check_shown_key(target: Target, route: Route, link: HostConnection, error: Exception) -> None:
-    """Return if the presented key was accepted and saved; otherwise raise the host key error."""
+    """Decide about a host key that asyncssh rejected, by known_hosts files, the settings, or the user.
+
+    Return if the key was accepted and saved. Otherwise raise the error for the host key.
+    """
     if link.shown is None:
         raise known_hosts.refused_key_error(target.host, str(error)) from error
     shown = _server_key(target, route, link.shown)
@@ -1022,7 +1031,7 @@ def _server_key(target: Target, route: Route, key: asyncssh.SSHKey) -> known_hos
 
 
 async def fetch_host_key(target: Target) -> known_hosts.ServerKey:
-    """Return the current key of a host, for the user to verify; ``known_hosts.accept_key`` saves it.
+    """Return the current key of a host, so that the user can verify it. ``known_hosts.accept_key`` saves the key.
 
     Raises:
         HostKeyError: If the key of a jump host is not known.
@@ -1049,7 +1058,7 @@ async def fetch_host_key(target: Target) -> known_hosts.ServerKey:
             )
     except SkywardError:
         raise
-    except Exception as error:  # see connect_error
+    except Exception as error:  # asyncssh raises many types of exceptions; see LOGIN_FAILURES
         raise connect_error(target, route, error, LoginRecord()) from error
     finally:
         if jump is not None:
@@ -1080,9 +1089,9 @@ async def shared_connection(target: Target) -> AsyncIterator[HostConnection]:
 
 
 class _JumpConnection:
-    """Connection to a jump host, shared within a session, and closed after its last user.
+    """Connection to a jump host, which all connections of a session share. Closed after its last user.
 
-    Sessions do not share connections, because the user of each session decides on the jump host's key.
+    Sessions do not share connections, because the user of each session decides whether to trust the jump host's key.
     """
 
     _open: dict[_JumpKey, _JumpConnection] = {}  # noqa: RUF012  one registry per process

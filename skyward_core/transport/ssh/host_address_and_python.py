@@ -14,7 +14,7 @@ from skyward_core.tasks.python_compatibility import MIN_PYTHON, MINOR_VERSION, p
 from skyward_core.util.light_dataclass import Value, value
 
 SSH_PORT = 22
-MAX_NAME_LENGTH = 255  # characters of a name; longer than DNS allows
+MAX_NAME_LENGTH = 255  # maximum characters of a host name; DNS allows 253
 HOST_FORBIDDEN = frozenset("'`\"$\\;&<>|(){},@")
 USER_FORBIDDEN = frozenset("'`\";&<>|(){}")
 Policy = Literal["known", "ask", "accept-new"]
@@ -30,7 +30,7 @@ def format_host(host: str, user: str | None = None, port: int | None = None) -> 
 
 @value
 class Target(Value):
-    """Host as written by the user, and how to reach it; see :class:`~skyward_core.providers.ssh.provider.SSH`."""
+    """Host as written by the user, with settings to reach it; see :class:`~skyward_core.providers.ssh.provider.SSH`."""
 
     host: str
     user: str | None = None
@@ -40,7 +40,7 @@ class Target(Value):
     config: bool = True
     jump: str | None = None
     host_keys: Policy = "known"
-    via: Target | None = None  # jump host with its own settings
+    via: Target | None = None  # jump host that has its own settings
 
     def __post_init__(self) -> None:
         if reason := why_unsafe(self.host, self.user or ""):
@@ -50,12 +50,12 @@ class Target(Value):
 
     @property
     def label(self) -> str:
-        """The host in command-line syntax."""
+        """The host with user, port and jump hosts, in the syntax of the command line."""
         return format_host(self.host, None, self.port)
 
     @property
     def login(self) -> str:
-        """The host with the user, if one is given."""
+        """The host, preceded by the user's name on it if one is given."""
         return format_host(self.host, self.user, self.port)
 
     @property
@@ -72,7 +72,7 @@ class Target(Value):
         """
         user, _, rest = text.strip().removeprefix("ssh://").rpartition("@")
         host, port = rest, ""
-        if rest.startswith("["):  # [address]:port, for IPv6
+        if rest.startswith("["):  # IPv6 addresses are written as [address]:port.
             host, _, port = rest[1:].rpartition("]")
             port = port.removeprefix(":")
         elif rest.count(":") == 1:
@@ -85,7 +85,7 @@ class Target(Value):
 
 
 def why_unsafe(host: str, user: str) -> str:
-    """Return why a host or user name is rejected, or "".
+    """Return why a host or user name is unsafe to use in commands; "" if it is safe.
 
     Commands of the user's configuration contain the names (``ProxyCommand``, ``Match exec``). The rules are those of
     OpenSSH (``ssh_valid_hostname`` and ``ssh_valid_ruser``), which releases before 9.6 do not apply.
@@ -105,7 +105,7 @@ def why_unsafe(host: str, user: str) -> str:
 
 @value(frozen=True)
 class WantedPython(Value):
-    """Python that ranks on a host need.
+    """Requirements on the Python interpreter that runs ranks on a host.
 
     Attributes:
         named: Interpreter that the user chose for the host, or "" to search for one.
@@ -121,7 +121,7 @@ class WantedPython(Value):
 
     @classmethod
     def of(cls, named: str | None, loaded_with: Sequence[str] | None) -> WantedPython:
-        """Return the Python that ranks need to load pickled functions.
+        """Return the Python that ranks need to load functions pickled by the client.
 
         Args:
             named: Interpreter that the user chose, or None.
@@ -132,16 +132,16 @@ class WantedPython(Value):
 
     @property
     def is_client_version(self) -> bool:
-        """Whether the version is this process's, so that bytecode of this process works."""
+        """Whether the required Python version is that of this process, so that hosts can run its bytecode."""
         return self.minor == MINOR_VERSION
 
     @property
     def version_origin(self) -> str:
-        """Origin of the version, as the rest of a sentence that begins with "the version that"."""
+        """Reason why this version is required, as the rest of a sentence that begins with "the version that"."""
         return "runs here" if self.is_client_version else "the script is loaded with"
 
 
-# The following commands must work in any login shell, as in ``ssh.host_command_channel``. They therefore contain no
+# These commands must work in any login shell, like those in ``ssh.host_command_channel``. They therefore contain no
 # newline, single quote, backslash or "!".
 SET_PATH = "PATH=$PATH:$HOME/.local/bin:$HOME/.cargo/bin:/usr/local/bin:/usr/bin:/bin:/opt/homebrew/bin;"
 UV_S, PYENV_S = '"$HOME"/.local/share/uv/python', '"$HOME"/.pyenv/versions'
@@ -149,14 +149,15 @@ UV_S, PYENV_S = '"$HOME"/.local/share/uv/python', '"$HOME"/.pyenv/versions'
 LIST_PYTHONS = (
     'i=20;set -- "$3" python3 python;while test $i -ge 9;do set -- "$@" python3.$i;i=$((i-1));done;'
     f'f=;for p in "$@" {UV_S}/*/bin/python3 {PYENV_S}/*/bin/python3;do v=$("$p" -V 2>&1)&&f="$f $v;";done;'
-    'command -v uv >/dev/null 2>&1&&f="$f uv;";set -f;'  # disables globbing of the output
+    # ``set -f`` disables globbing, so that the output is not expanded
+    'command -v uv >/dev/null 2>&1&&f="$f uv;";set -f;'
 )
 _VERSION = re.compile(rb"Python (\d+\.\d+(?:\.\d+)?)[^;]*;")
 
 
 @value(frozen=True)
 class HostPythons(Value):
-    """Python interpreters on a host.
+    """Python interpreters that were found on a host.
 
     Attributes:
         versions: Versions such as "3.12.1", the newest first.
@@ -170,7 +171,7 @@ class HostPythons(Value):
 
     @property
     def usable(self) -> tuple[str, ...]:
-        """Versions that ranks can use."""
+        """Versions on the host that this package supports, so that ranks can use them."""
         return tuple(each for each in self.versions if parse_version(each) >= MIN_PYTHON)
 
     def __str__(self) -> str:
@@ -184,13 +185,13 @@ def minor_of(version: str) -> str:
 
 
 def parse_pythons(output: bytes) -> HostPythons:
-    """Parse the output of ``LIST_PYTHONS``; ignores other text."""
+    """Return the interpreters that the output of the ``LIST_PYTHONS`` command lists. Ignore other text."""
     found = {each.decode() for each in _VERSION.findall(output)}
     return HostPythons(tuple(sorted(found, key=parse_version, reverse=True)), b" uv;" in output, b" lacks;" in output)
 
 
 def newest_per_minor(versions: Iterable[str]) -> list[str]:
-    """Return, for each minor version, the first matching version in the list."""
+    """Return for each minor version the first full version in a list."""
     found: dict[str, str] = {}
     for each in versions:
         found.setdefault(minor_of(each), each)

@@ -1,4 +1,4 @@
-"""Channel to a ``bootstrap.host_command_server`` on a host, which executes commands and answers.
+"""Channel to ``bootstrap.host_command_server``, which executes the client's commands on a host.
 
 The login shell of a channel may be slow and print anything. Answers are therefore lines that begin with a random
 marker. Answers are validated before use, like frames (``protocol.frame_schemas_and_size_limits``).
@@ -71,10 +71,10 @@ _log = get_logger("ssh")
 CHUNK = 1 << 18
 MAX_NOISE = 2000  # characters of a login shell's output kept for an error message
 WINDOW = 1 << 22
-# Limit for the bytes of an answer, which may list a large folder; and limit for the number of unread lines.
+# Maximum bytes of an answer, which may list a large folder, and maximum number of unread lines.
 MAX_ANSWER_SIZE, MOST_LINES = 64 << 20, 100_000
-# Factors of the answer timeout. The first one applies until the server runs, if the login shell prints text. The second
-# one applies while uv downloads a Python, because uv prints nothing during the download.
+# Factors by which the timeout for answers is multiplied. The first one applies if the login shell prints text before
+# the server runs. The second one applies while uv downloads a Python, because uv prints nothing during the download.
 NOISY_START_FACTOR, UV_TIMEOUT_FACTOR = 6, 30
 
 # Modules that run on a host before ``bootstrap.host_command_server``, which imports nothing else of the package.
@@ -84,7 +84,7 @@ BOOTSTRAP_MODULES = (
     "skyward_core.node.bootstrap.host_inspection",
 )
 
-_OLD_MARSHAL = 2  # a format that every Python version reads
+_OLD_MARSHAL = 2  # version of the marshal format that every Python version reads
 OnLine = Callable[[str], None]
 
 # This script is one quoted word of a command. To work in any login shell, it contains no newline, single quote,
@@ -146,13 +146,13 @@ class NoFittingPython(PoolError):
 
 
 class CommandOutput(AnswerWait, FlowControl, asyncssh.SSHClientSession[bytes]):
-    """Output lines of a command, and flow control of its input."""
+    """Output lines of a command on a host, and flow control of its input."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.errors = bytearray()
-        self.noise = b""  # lines that are not answers
+        self.noise = b""  # output that is not an answer, such as text of a login shell
         self._partial = bytearray()
         self._channel: asyncssh.SSHClientChannel[bytes]
 
@@ -160,7 +160,7 @@ class CommandOutput(AnswerWait, FlowControl, asyncssh.SSHClientSession[bytes]):
         self._channel = chan
 
     async def read_line(self, host: str, doing: str = "", seconds: float | None = None) -> bytes | None:
-        """Return the next line; None after the last one.
+        """Return the next line of output; None after the last one.
 
         Args:
             doing: Description of the request, for errors; "" until the server runs.
@@ -180,7 +180,7 @@ class CommandOutput(AnswerWait, FlowControl, asyncssh.SSHClientSession[bytes]):
             ) from error
 
     def noise_text(self) -> str:
-        """Return the end of the output that is not part of an answer."""
+        """Return the last output that is not part of an answer, such as text of the login shell."""
         text = self.noise + bytes(self._partial) + bytes(self.errors)
         return text.decode(errors="replace").strip()[-500:]
 
@@ -198,7 +198,7 @@ class CommandOutput(AnswerWait, FlowControl, asyncssh.SSHClientSession[bytes]):
                 self.lines.put_nowait(bytes(line))
         if len(self._partial) > MAX_ANSWER_SIZE or self.lines.qsize() > MOST_LINES:
             self._partial.clear()
-            self._channel.close()  # too much output
+            self._channel.close()  # Close the channel, because the host sends too much output.
 
     def eof_received(self) -> bool:
         self.lines.put_nowait(None)
@@ -210,16 +210,16 @@ class CommandOutput(AnswerWait, FlowControl, asyncssh.SSHClientSession[bytes]):
 
 
 class CommandChannel:
-    """Running ``bootstrap.host_command_server``; ``facts`` is its first message."""
+    """Channel to a running ``bootstrap.host_command_server``. ``facts`` is the server's first message."""
 
     def __init__(self, link: HostConnection, python: WantedPython) -> None:
         self.link = link
         self.python = python
         nothing: AnyHeader = {}
-        self.facts: HostFacts = nothing  # set by the first message
+        self.facts: HostFacts = nothing  # facts about the host, set from the server's first message
         self._marker = f"skyward-{secrets.token_hex(8)}".encode()
         self._on_line: OnLine = lambda line: None
-        self._request_name = ""  # "" until the server runs
+        self._request_name = ""  # current request, for error messages; "" until the server runs
         self._is_uv_running = False
         self._session = CommandOutput()
         self._channel: asyncssh.SSHClientChannel[bytes]
@@ -235,7 +235,7 @@ class CommandChannel:
         status: bool = False,
         starts: bool = False,
     ) -> CommandChannel:
-        """Start ``bootstrap.host_command_server`` on a host.
+        """Start ``bootstrap.host_command_server`` on a host, and return the channel to it.
 
         Args:
             python: Interpreter that runs the server.
@@ -278,7 +278,7 @@ class CommandChannel:
 
     @classmethod
     async def begin(cls, link: HostConnection, python: WantedPython, name: str) -> None:
-        """Start ``bootstrap.host_command_server`` ahead of the first :meth:`open`.
+        """Start ``bootstrap.host_command_server`` in advance. The first :meth:`open` on the connection uses it.
 
         Args:
             name: Name of the pool, shown in the host's process list.
@@ -300,7 +300,7 @@ class CommandChannel:
         return self
 
     async def ask(self, do: str, payload: bytes | IO[bytes] = b"", **values: Any) -> AnyHeader:
-        """Execute a command on the host; return its answer, whose type depends on the command.
+        """Execute a command on the host, and return its answer, whose type depends on the command.
 
         Args:
             do: Name of the command.
@@ -329,7 +329,7 @@ class CommandChannel:
             return self._validate_answer(do, await self._answer())
 
     async def start(self, config: dict[str, Any]) -> AgentDone:
-        """Start the agent with a config, which may contain secrets; closes the channel.
+        """Start the agent with a config, which may contain secrets. Close the channel afterwards.
 
         Raises:
             HostCommandFailed: If the agent does not start, or the answer is invalid.
@@ -338,7 +338,7 @@ class CommandChannel:
         """
         await self.ask("start")
         self._request_name = "its agent"
-        # Standard input stays open: an agent only starts while its client waits.
+        # Keep standard input open, because the host starts an agent only while its client waits.
         self._channel.write(json.dumps(config).encode() + b"\n")
         answer = await self._reply()
         self.close()
@@ -355,7 +355,7 @@ class CommandChannel:
         self._write(b"%08x" % len(data) + data)
 
     def _write(self, data: bytes) -> None:
-        with suppress(BrokenPipeError):  # the process has ended; its output may contain the reason
+        with suppress(BrokenPipeError):  # The process has ended. Its output may contain the reason.
             self._channel.write(data)
 
     async def _answer(self, noisy: asyncio.Timeout | None = None) -> AnyHeader:
@@ -365,7 +365,7 @@ class CommandChannel:
         return answer
 
     async def _reply(self, noisy: asyncio.Timeout | None = None) -> dict[str, Any]:
-        """Return the answer to the last request; lines without the marker are noise.
+        """Return the answer to the last request. Ignore lines without the marker.
 
         Args:
             noisy: Time limit for a login shell that prints text. The limit is removed when uv starts.
@@ -459,21 +459,21 @@ async def open_session(
             )
     except TimeoutError as error:
         raise stalled_host_error(link.target.host, seconds, "a command channel") from error
-    except Exception as error:  # see connect_error
+    except Exception as error:  # asyncssh raises many types of exceptions; see LOGIN_FAILURES
         raise channel_error(link.target.host, error, lost=await link.is_lost()) from error
     return channel
 
 
 @cache
 def _bootstrap_code() -> bytes:
-    """Return the modules to run on a host, as bytecode by name in execution order; the last one is the server."""
+    """Return the modules that start the command server on a host, as bytecode by name; the last one is the server."""
     modules = [(name, _code(name)) for name in BOOTSTRAP_MODULES]
     return marshal.dumps([*modules, ("__main__", _code("skyward_core.node.bootstrap.host_command_server"))])
 
 
 @cache
 def _bootstrap_source() -> bytes:
-    """Return the modules to run on a host as source text, for any Python version."""
+    """Return the source text of the modules that start the command server on a host with any Python version."""
     modules = [(name, _source(name)) for name in BOOTSTRAP_MODULES]
     return marshal.dumps(
         [*modules, ("__main__", _source("skyward_core.node.bootstrap.host_command_server"))], _OLD_MARSHAL
@@ -591,7 +591,7 @@ FACTS_OF_ROOT: Checks = {
     "running": is_bool,
 }
 FACTS_OF_POOL: Checks = {
-    "kept": _is_object,  # the code that reads the content validates it
+    "kept": _is_object,  # The code that reads the retained results validates their content.
     "orphans": list_of(is_count),
     "left": is_bool,
     "ended": is_text,
@@ -624,7 +624,7 @@ DONE: Mapping[str, Checks] = {
 
 
 def validate_facts(facts: Mapping[str, Any], *, status: bool) -> None:
-    """Validate a host's facts.
+    """Validate the facts that a host sent about itself.
 
     Args:
         facts: The facts.

@@ -1,4 +1,4 @@
-"""Prompt for unknown host keys, which belongs to a session.
+"""Questions to the user of a session whether to trust an unknown host key.
 
 Pools and providers are layers between a session and a connection, and should not handle prompts. A session therefore
 stores its :class:`HostKeyPrompt` in the context in which it starts work (:meth:`HostKeyPrompt.set_current`). Tasks of
@@ -24,12 +24,12 @@ _current: ContextVar[HostKeyPrompt | None] = ContextVar("skyward_questions", def
 
 
 def current_prompt() -> HostKeyPrompt | None:
-    """Return the prompt of the current context; None in scripts, which cannot ask."""
+    """Return the current context's prompt for host keys; None in scripts, which cannot ask the user."""
     return _current.get()
 
 
 async def confirm(key: ServerKey) -> bool:
-    """Ask the current session whether to trust a host key; False without a session."""
+    """Ask the user of the current session whether to trust a host key. Return False without a session."""
     prompt = current_prompt()
     return prompt is not None and await prompt.confirm(key)
 
@@ -46,15 +46,15 @@ class HostKeyPrompt:
         self._pending: set[asyncio.Future[bool]] = set()
 
     def set_handler(self, ask: Ask) -> None:
-        """Set the function that answers questions; it is cancelled if the answer is no longer needed."""
+        """Set the function that asks the user. It is cancelled if its answer is no longer needed."""
         self._handler = ask
 
     def set_current(self) -> AbstractContextManager[None]:
-        """Make this the current prompt during the block."""
+        """Make this prompt the current one for the code of a block."""
         return set_for_tasks(_current, self)
 
     async def confirm(self, key: ServerKey) -> bool:
-        """Ask whether to trust a host key; False without a handler and after the session has ended."""
+        """Ask the user whether to trust a host key. Return False without a handler, and after the session has ended."""
         if self._handler is None or self._is_closed:
             return False
         answer = asyncio.ensure_future(self._handler(key))
@@ -65,7 +65,8 @@ class HostKeyPrompt:
         finally:
             self._pending.discard(answer)
             if answer.cancel():
-                await asyncio.wait({answer})  # wait until the handler has withdrawn its question
+                # Wait until the cancelled handler has removed its question from the screen.
+                await asyncio.wait({answer})
 
     def close(self) -> None:
         """Answer all open and future questions with False."""

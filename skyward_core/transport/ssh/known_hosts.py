@@ -43,14 +43,14 @@ class KnownHost(Value):
     text: str
 
     def key(self) -> asyncssh.SSHKey | None:
-        """Return the key; None if the key is invalid. The line then trusts no host."""
+        """Return the public key of the line; None if it is invalid, so that the line trusts no host."""
         try:
             return asyncssh.import_public_key(self.text)
         except ValueError:
             return None
 
     def is_about(self, name: str) -> bool:
-        """Check whether the line applies to a name, in lower case, or ``[name]:port`` for ports other than 22."""
+        """Check whether the line applies to a host name (in lower case; ``[name]:port`` for ports except 22)."""
         if self.names.startswith("|"):
             return _is_hash_of(self.names, name)
         found = False
@@ -63,7 +63,7 @@ class KnownHost(Value):
 
 
 def read_entries(file: Path) -> tuple[KnownHost, ...]:
-    """Return the lines of a file; empty if there is no file.
+    """Return the lines of a known_hosts file; empty if there is no file.
 
     Raises:
         OSError: If the file cannot be read.
@@ -77,7 +77,7 @@ def read_entries(file: Path) -> tuple[KnownHost, ...]:
 
 @lru_cache(maxsize=32)
 def _read(file: Path, mtime: int, size: int) -> tuple[KnownHost, ...]:
-    """Read a file; ``mtime`` and ``size`` identify its version in the cache."""
+    """Read a known_hosts file. ``mtime`` and ``size`` are only keys of the cache: they identify the file's version."""
     return tuple(_parse(file))
 
 
@@ -179,7 +179,7 @@ class KnownKeys(Value):
     lists: tuple[Path, ...] = ()
 
     def is_revoked(self, key: asyncssh.SSHKey) -> bool:
-        """Check whether a key is revoked as a host key or signer.
+        """Check whether a key is revoked, either as a host key or as a signer of certificates.
 
         Raises:
             HostKeyError: If a list of revoked keys cannot be read.
@@ -187,7 +187,7 @@ class KnownKeys(Value):
         return key in self.revoked or any(is_revoked_by(file, key) for file in self.lists)
 
     def verdict(self, key: asyncssh.SSHKey) -> Literal["known", "unknown", "changed", "revoked"]:
-        """Classify a host key that the host presented.
+        """Decide whether a key that the host presented is trusted, unknown, changed or revoked.
 
         Raises:
             HostKeyError: If a list of revoked keys cannot be read.
@@ -199,7 +199,9 @@ class KnownKeys(Value):
         return "changed" if self.trusted else "unknown"
 
     def algorithms(self, *, certificates: bool = True) -> list[str]:
-        """Return the host's signature algorithms, in OpenSSH's order: certificates, keys of known types, all others.
+        """Return the signature algorithms to request from the host, in OpenSSH's order.
+
+        The order is: certificates, keys of known types, all others.
 
         All algorithms are offered, so that a host with keys of other types presents a key and can be distinguished from
         a host that does not answer. Certificates are only requested if there are authorities and no lists of revoked
@@ -213,7 +215,7 @@ class KnownKeys(Value):
 
 
 def look_up(files: Sequence[Path], name: str, port: int, lists: Sequence[Path] = ()) -> KnownKeys:
-    """Return the entries for a host in known_hosts files. Missing files are ignored.
+    """Return the entries for a host in known_hosts files. Ignore missing files.
 
     Args:
         port: Port of the host; 22 for a ``HostKeyAlias``.
@@ -240,7 +242,7 @@ def look_up(files: Sequence[Path], name: str, port: int, lists: Sequence[Path] =
 def _matching_keys(
     files: Sequence[Path], name: str
 ) -> tuple[dict[Marker, list[asyncssh.SSHKey]], tuple[tuple[Path, int], ...]]:
-    """Return the keys for a name, grouped by the marker of their line, and file and line of keys without a marker."""
+    """Return a host name's keys by the marker of their line, and file and line of each key without a marker."""
     keys: dict[Marker, list[asyncssh.SSHKey]] = {}
     places = []
     for file in files:
@@ -260,13 +262,13 @@ def _matching_keys(
 
 
 def accept_key(key: ServerKey) -> Path:
-    """Save a host key unless it is known; return the file.
+    """Add a host key to its known_hosts file unless the key is known. Return the file.
 
     Raises:
         HostKeyError: If the file cannot be written.
     """
     if key.key in look_up([key.file], key.name, key.port).trusted:
-        return key.file  # already saved: two connections may have asked about the same host
+        return key.file  # The key is already saved, because another connection asked about the same host.
     line = f"{key.pattern} {key.key.export_public_key().decode().strip()}\n"
     try:
         _append(key.file, line.encode())
@@ -301,7 +303,7 @@ def unknown_key_error(shown: ServerKey) -> HostKeyError:
 
 
 def changed_key_error(shown: ServerKey, known: KnownKeys) -> HostKeyError:
-    """Return the error for a host key that differs from the known one."""
+    """Return the error for a host key that differs from the key in known_hosts files."""
     old = ", ".join(
         f"{key_type(key)} {key.get_fingerprint()} ({file} line {line})"
         for key, (file, line) in zip(known.trusted, known.places, strict=True)
@@ -329,7 +331,7 @@ def _trust_hint(shown: ServerKey) -> Hint:
 
 
 def refused_key_error(host: str, reason: str) -> HostKeyError:
-    """Return the error for a revoked key or an invalid certificate."""
+    """Return the error for a host that presents a revoked key or an invalid certificate."""
     return HostKeyError(
         f"The key of host {host} cannot be trusted ({reason}), so nothing was sent to it. "
         "The key is revoked, or its certificate is not valid: ask the host's administrator."
@@ -366,7 +368,7 @@ def _parse_keys(data: bytes) -> list[asyncssh.SSHKey]:
             try:
                 found.append(asyncssh.import_public_key(text))
             except ValueError:
-                continue  # OpenSSH also skips invalid lines
+                continue  # Skip invalid lines, as OpenSSH does.
     return found
 
 

@@ -1,4 +1,4 @@
-"""Effective SSH options of a host as resolved by OpenSSH (``ssh -G``), early TCP connections, and export of pools.
+"""SSH configuration: a host's options as resolved by ``ssh -G``, early TCP connections, and export of pools.
 
 Imports asyncssh only if ``ssh`` is not installed, because connections to hosts are opened before that slow import.
 """
@@ -29,8 +29,8 @@ from skyward_core.util.safe_file_access import exists, read_bytes, read_text
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 ANSWER = 10.0  # seconds for one `ssh -G`, which runs the commands of `Match exec`
-FIRST = 1.0  # seconds that other hosts wait for the first answer, which may also apply to them
-MAX_ANSWER_SIZE = 1 << 18  # bytes of an answer
+FIRST = 1.0  # seconds that queries for other hosts wait for the first answer, which may also apply to these hosts
+MAX_ANSWER_SIZE = 1 << 18  # maximum bytes of the output of `ssh -G`
 MAX_PARALLEL = 8
 # Seconds for which an answer is reused: by all connections of one command. Later commands must see network changes.
 CACHE_LIFETIME = 60.0
@@ -43,10 +43,11 @@ DEFAULT_KEYS = tuple(
 )
 
 UNEXPANDED = ("proxycommand", "proxyjump", "identityfile", "certificatefile", "controlpath", "remotecommand")
-# Names that `hostname` in the output of `ssh -G` leaves unchanged.
+# Pattern of host names that `ssh -G` prints unchanged as `hostname`.
 PLAIN_NAME = r"[a-z][a-z0-9.-]*|(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})"
-DEBUG_PREFIXES = ("debug", "OpenSSH_", "Pseudo-terminal")  # lines of `ssh -v` that do not explain a failure
-FILES_READ = "files read"  # key of an additional entry of the options: the configuration files that `ssh -G` read
+# prefixes of those lines of `ssh -v` that do not explain a failure
+DEBUG_PREFIXES = ("debug", "OpenSSH_", "Pseudo-terminal")
+FILES_READ = "files read"  # key under which the configuration files that `ssh -G` read are added to the options
 
 T = TypeVar("T")
 HostOptions = Mapping[str, Sequence[str]]  # options by lower-case name, as printed by `ssh -G`
@@ -91,17 +92,17 @@ class Route(Value):
         return SSH_PORT if self.has_alias else self.port
 
     def option(self, name: str) -> str:
-        """Return an option that differs from its default; "" for defaults."""
+        """Return an option's value in the SSH configuration; "" if it is OpenSSH's default."""
         return " ".join(self.options.get(name, ()))
 
 
 def own_known_hosts_file() -> Path:
-    """Return the known_hosts file for accepted keys."""
+    """Return the known_hosts file to which keys are added that the user accepts."""
     return state_folder.state_home() / "known_hosts"
 
 
 async def resolve(target: Target) -> Route:
-    """Return the route to a host.
+    """Return the route to a host according to the SSH configuration.
 
     Raises:
         UsageError: If the configuration is invalid, a name in it is unsafe, the jump hosts form a cycle, or the user
@@ -123,7 +124,7 @@ async def resolve(target: Target) -> Route:
 
 
 def jump_target(target: Target, jump: str) -> Target:
-    """Return the last of a target's jump hosts, which is reached through the others."""
+    """Return a target's last jump host. Its own route leads through the earlier jump hosts."""
     if target.via is not None:
         return target.via
     before, _, last = jump.rpartition(",")
@@ -137,7 +138,7 @@ async def _resolve(target: Target) -> Route:
         host_query = asyncio.ensure_future(_query_host(program, target))
         defaults_query = asyncio.ensure_future(_query((program, "-T", "-G", "-F", "none", "--", "localhost")))
         await asyncio.wait([host_query, defaults_query])  # asyncio hangs if a task is cancelled during a process start
-        defaults_query.exception()  # marks the exception as retrieved, in case both queries fail
+        defaults_query.exception()  # Retrieve the exception, so that asyncio does not log it if both queries fail.
         answer, defaults = host_query.result(), defaults_query.result()
     else:
         answer = await _by_asyncssh(target) if target.config else {}
@@ -221,7 +222,7 @@ def _expand_user(path: str) -> str:
 
 
 def _map_home(path: str) -> str:
-    """Return a path that OpenSSH expanded below the account's home folder as a path below ``HOME``."""
+    """Expand ``~`` in a path, or replace the account's home folder, which OpenSSH uses, by the folder ``HOME``."""
     home = _account_home()
     if home is not None and path.startswith(f"{home}/") and not _is_home(home):
         return str(Path.home() / path[len(str(home)) + 1 :])
@@ -229,7 +230,7 @@ def _map_home(path: str) -> str:
 
 
 def _is_home(account: Path | None) -> bool:
-    """Check whether ``HOME`` is the account's home folder, following links."""
+    """Check whether the account's home folder is the folder ``HOME``, following links."""
     try:
         return account is not None and Path.home().samefile(account)
     except OSError:
@@ -237,7 +238,7 @@ def _is_home(account: Path | None) -> bool:
 
 
 def _paths(names: Sequence[str]) -> tuple[Path, ...]:
-    """Return the paths in a list; `ssh -G` separates them by spaces, which may also be part of a path."""
+    """Split an option of `ssh -G` into paths. Spaces separate the paths, but may also be part of a path."""
     each = [name for line in names for name in re.split(" (?=[/~])", line)]
     return tuple(Path(_map_home(name)) for name in each if name.lower() != "none")
 
@@ -261,7 +262,7 @@ def _agent_socket(named: str) -> str:
 
 
 def _program() -> str | None:
-    """Return the path of ``ssh``; None if ``ssh`` is not installed, or would reject a user without an account.
+    """Return the path of ``ssh``; None if it is not installed, or would fail because the user has no account.
 
     Relative folders of PATH are ignored, because they may belong to an untrusted project.
     """
@@ -273,7 +274,8 @@ def _program() -> str | None:
 
 def _command(program: str, target: Target, *options: str) -> tuple[str, ...]:
     words = [program, "-v", "-T", "-G", *options]
-    if not _is_home(_account_home()):  # -F disables the system's configuration, so it is only used if necessary
+    if not _is_home(_account_home()):
+        # Use -F only if HOME is not the account's home folder, because -F disables the system's configuration.
         file = Path("~/.ssh/config").expanduser()
         words += ["-F", str(file) if os.access(file, os.F_OK) else "none"]
     words += ["-l", target.user] if target.user else []
@@ -287,7 +289,7 @@ async def _query_host(program: str, target: Target) -> HostOptions:
     cache, (*words, host) = _query_cache(), _command(program, target)
     flags = (_config_mtime(), *words)
     if flags not in cache.blocks:
-        with suppress(UsageError, TimeoutError):  # an error of this host must not delay the others
+        with suppress(UsageError, TimeoutError):  # An error of the first host must not delay the other hosts.
             async with asyncio.timeout(FIRST):
                 await _run_once(cache.readings, flags, lambda: _read(flags, host))
     same = cache.blocks[flags].matching(host) if flags in cache.blocks else None
@@ -297,13 +299,13 @@ async def _query_host(program: str, target: Target) -> HostOptions:
     except UsageError:
         if first == host:
             raise
-        return await _query((*words, host))  # a query for this host, so that the error names this host
+        return await _query((*words, host))  # Query this host separately, so that an error names this host.
     own = {"host": [host]} | ({"hostname": [host]} if answer["hostname"] == [first] else {})
     return {**answer, **own}
 
 
 async def _read(flags: tuple[object, ...], host: str) -> None:
-    """Read the ``Host`` patterns of the configuration files that the answer about a host lists."""
+    """Read the ``Host`` patterns of those configuration files that the output of `ssh -G` lists."""
     cache, words = _query_cache(), flags[1:]
     answer = await _query((*map(str, words), host))
     known = answer[FILES_READ] or "-F none" in " ".join(map(str, words))
@@ -312,7 +314,7 @@ async def _read(flags: tuple[object, ...], host: str) -> None:
 
 
 class _HostBlocks:
-    """Parts of the configuration that depend on a host's name.
+    """Lines of the SSH configuration whose effect depends on the host's name.
 
     Attributes:
         patterns: Patterns of all ``Host`` lines; None if other parts depend on the name, too, or a line is unclear.
@@ -354,7 +356,7 @@ class _HostBlocks:
         return cls(patterns, hosts)
 
     def matching(self, name: str) -> tuple[bool, ...] | None:
-        """Return which patterns a name matches; None if unclear. Names with equal results have equal options."""
+        """Return which patterns a host name matches; None if unclear. Hosts with equal results have equal options."""
         if self.patterns is None or name in self.hosts or not re.fullmatch(PLAIN_NAME, name):
             return None
         return tuple(
@@ -369,7 +371,7 @@ def _pattern_regex(pattern: str) -> str:
 
 
 async def _expand_tokens(program: str | None, target: Target, files: Sequence[str]) -> Sequence[str]:
-    """Expand tokens and variables in file names; OpenSSH expands them as a ``ControlPath``."""
+    """Expand tokens and variables in file names by letting OpenSSH expand them as a ``ControlPath``."""
     if program is None or not any("%" in file or "${" in file for file in files):
         return [_expand_user(file) for file in files]
     text = "\x01".join(files).replace("\\", "\\\\").replace('"', '\\"')
@@ -378,7 +380,7 @@ async def _expand_tokens(program: str | None, target: Target, files: Sequence[st
 
 
 class _QueryCache:
-    """Queries to `ssh -G` on one event loop, and their answers."""
+    """Running and answered queries to `ssh -G`, on one event loop."""
 
     def __init__(self) -> None:
         self.gate = asyncio.Semaphore(MAX_PARALLEL)
@@ -412,7 +414,7 @@ async def _resolve_cached(target: Target) -> Route:
 
 
 async def _query(command: tuple[str, ...]) -> HostOptions:
-    """Return the output of `ssh -G`.
+    """Run `ssh -G` unless its answer is cached, and return its output.
 
     Raises:
         UsageError: If the command fails or times out.
@@ -424,11 +426,11 @@ async def _query(command: tuple[str, ...]) -> HostOptions:
 async def _run_once(
     tasks: dict[object, asyncio.Task[T]], question: object, ask: Callable[[], Coroutine[Any, Any, T]]
 ) -> T:
-    """Return the answer to a query, shared by concurrent callers. A failed query is repeated."""
+    """Return the answer to a query, which concurrent callers share. The next caller repeats a failed query."""
     answer = tasks.get(question)
     if answer is None or (answer.done() and (answer.cancelled() or answer.exception())):
         answer = tasks[question] = asyncio.create_task(ask())
-        # Marks the exception as retrieved, because all callers may have been cancelled.
+        # Retrieve the exception, so that asyncio does not log it if all callers were cancelled.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
     return await asyncio.shield(answer)
 
@@ -436,7 +438,8 @@ async def _run_once(
 async def _run(command: Sequence[str], gate: asyncio.Semaphore) -> HostOptions:
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     async with gate:
-        read_end, errors = os.pipe()  # not read until its end, because a command of `Match exec` may keep it open
+        # Do not read the output to its end, because a command of `Match exec` may keep it open.
+        read_end, errors = os.pipe()
         os.set_blocking(read_end, False)
         os.set_blocking(errors, False)
         try:
@@ -499,7 +502,7 @@ def _query_error(command: Sequence[str], reason: str) -> UsageError:
 
 
 async def _by_asyncssh(target: Target) -> HostOptions:
-    """Return the options that asyncssh reads, without the ``ssh`` program."""
+    """Return a host's options as read by asyncssh, for machines without the ``ssh`` program."""
     files = [file for file in (Path("~/.ssh/config").expanduser(), SYSTEM_CONFIG) if file.exists()]
     try:
         return await _read_config(files, target.host, target.user, target.port)
@@ -509,13 +512,14 @@ async def _by_asyncssh(target: Target) -> HostOptions:
 
 
 async def _read_config(files: Sequence[Path], host: str, user: str | None, port: int | None) -> dict[str, list[str]]:
-    """Return the options of a host in the format of `ssh -G`.
+    """Read a host's options with asyncssh, and return them in the format of `ssh -G`.
 
     Raises:
         ValueError: If the files are invalid, or asyncssh cannot evaluate them.
         OSError: If the files cannot be read.
     """
-    from skyward_core.transport.ssh.asyncssh_patches import asyncssh  # see the module docstring
+    # imported late, because asyncssh is slow to import and only needed without the ssh program
+    from skyward_core.transport.ssh.asyncssh_patches import asyncssh
 
     arguments: dict[str, Any] = {} if user is None else {"username": user}
     if port is not None:
@@ -526,7 +530,7 @@ async def _read_config(files: Sequence[Path], host: str, user: str | None, port:
     found = {name.lower(): _option_texts(given) for name, given in options.config.get_options(False).items()}
     if found.get("canonicalizehostname", ["no"]) != ["no"]:
         raise ValueError("CanonicalizeHostname is not supported")
-    # asyncssh has replaced the tokens already.
+    # asyncssh has already replaced the tokens, so escape percent signs.
     found |= {"proxycommand": [text.replace("%", "%%") for text in found.get("proxycommand", ["none"])]}
     return found
 
@@ -536,7 +540,7 @@ def _option_texts(given: Any) -> list[str]:
         return ["yes" if given else "no"]
     if isinstance(given, socket.AddressFamily):
         return [{socket.AF_INET: "inet", socket.AF_INET6: "inet6"}.get(given, "any")]
-    if isinstance(given, tuple):  # RekeyLimit
+    if isinstance(given, tuple):  # asyncssh returns RekeyLimit as a tuple.
         return [" ".join(part or "0" for part in given)]
     return [*given] or ["none"] if isinstance(given, list) else ["none" if given is None else str(given)]
 
@@ -545,7 +549,7 @@ CONNECT_TIMEOUT = 15.0
 
 
 class PreopenedSockets:
-    """TCP connections to hosts without jump hosts and proxy commands, opened in advance.
+    """TCP connections that are opened in advance, to hosts without jump hosts and proxy commands.
 
     Args:
         targets: The hosts.
@@ -556,12 +560,12 @@ class PreopenedSockets:
         self._sockets: dict[Target, asyncio.Task[socket.socket | None]] = {}
 
     async def open(self) -> None:
-        """Start to connect."""
+        """Start to connect to the hosts in the background."""
         for target in self._targets:
             self._sockets[target] = asyncio.create_task(_dial(target))
 
     async def claim(self, target: Target) -> socket.socket | None:
-        """Return the connection to a host, which then belongs to the caller; None if there is none.
+        """Return the TCP connection to a host, which then belongs to the caller; None if there is none.
 
         Raises:
             OSError: If the host cannot be reached.
@@ -574,7 +578,7 @@ class PreopenedSockets:
         return found
 
     async def close(self) -> None:
-        """Close the unused connections."""
+        """Close the connections that no caller has claimed."""
         for task in self._sockets.values():
             task.cancel()
         for found in await asyncio.gather(*self._sockets.values(), return_exceptions=True):
@@ -584,14 +588,14 @@ class PreopenedSockets:
 
 
 async def _dial(target: Target) -> socket.socket | None:
-    """Open a TCP connection to a host; None if the route to the host needs more than a TCP connection."""
+    """Open a TCP connection to a host. Return None if the route to the host has a jump host or a proxy command."""
     route = await resolve(target)
     if route.jump or route.proxy_command or route.option("addressfamily") or route.option("bindaddress"):
         return None
     loop = asyncio.get_running_loop()
     failure: OSError | None = None
     async with asyncio.timeout(CONNECT_TIMEOUT):
-        # ASCII names are encoded here: loading the tables for IDNA takes as long as a key exchange.
+        # Encode ASCII host names here: asyncio would load the tables for IDNA, which takes as long as a key exchange.
         host = route.host.encode() if route.host.isascii() else route.host
         for family, kind, protocol, _, address in await loop.getaddrinfo(host, route.port, type=socket.SOCK_STREAM):
             found = socket.socket(family, kind, protocol)
@@ -611,24 +615,25 @@ async def _dial(target: Target) -> socket.socket | None:
 
 # -- export of pools for plain ``ssh POOL`` and ``ssh POOL-1`` -----------------------------------------------
 #
-# Each pool has its own file. One main file includes the files of all pools. On request, a line that includes the main
-# file is added to the user's ``~/.ssh/config``. All options of a host are written out, because OpenSSH does not resolve
-# the user's aliases a second time.
+# Each pool has its own configuration file for ssh. One main file includes the files of all pools. On request, a line
+# that includes the main file is added to the user's ``~/.ssh/config``. All options of a host are written out, because
+# OpenSSH does not resolve the user's aliases a second time.
 
 
 def main_file() -> Path:
-    """Return the path of the main file, which includes the files of all pools."""
+    """Return the path of the main configuration file, which includes the files of all pools."""
     return state_folder.state_home() / "ssh_config"
 
 
 def include_line() -> str:
-    """Return the line for the top of the user's ``~/.ssh/config``."""
+    """Return the line that includes the main file, for the top of the user's ``~/.ssh/config``."""
     return f"Include {_quoted(str(main_file()))}"
 
 
 async def write_pool_config(pool: str, targets: Sequence[Target]) -> Path:
-    """Write the entries of a pool: ``POOL`` is node 0; ``POOL-1`` and SkyPilot's ``POOL-worker1`` are node 1, and so
-    on.
+    """Write the SSH configuration of a pool's nodes: ``POOL`` is node 0, ``POOL-1`` is node 1, and so on.
+
+    SkyPilot's names, such as ``POOL-worker1`` for node 1, are aliases.
 
     Returns:
         File for ``ssh -F``, with these entries and the user's own.
@@ -649,7 +654,7 @@ async def write_pool_config(pool: str, targets: Sequence[Target]) -> Path:
 
 
 def remove_pool_config(pool: str) -> None:
-    """Remove the entries of a pool."""
+    """Delete the SSH configuration of a pool's nodes."""
     (state_folder.state_home() / "ssh_config.d" / f"{pool}.conf").unlink(missing_ok=True)
 
 

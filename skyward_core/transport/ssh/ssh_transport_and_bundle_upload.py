@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 
 
 async def send_bundle(channel: CommandChannel) -> str:
-    """Send the bundle unless the host has it already; return a description of the transfer."""
+    """Send the code bundle unless the host has it already. Return a description of the transfer."""
     if channel.facts["bundle"]:
         return "bundle is up to date"
     bundle = bundle_for(channel.facts["nvml"], channel.python.minor)
@@ -83,7 +83,7 @@ async def send_bundle(channel: CommandChannel) -> str:
 
 
 async def lend_bundle(channel: CommandChannel) -> None:
-    """Make the bundle available to this channel: the bundle on the host, or a copy in the host's memory.
+    """Make the code bundle available to a channel: load it from the host's disk, or send a copy into the host's memory.
 
     Raises:
         PoolError: If the bundle cannot be built.
@@ -93,11 +93,11 @@ async def lend_bundle(channel: CommandChannel) -> None:
         await channel.ask("lend", bundle_for(channel.facts["nvml"], channel.python.minor).archive)
 
 
-MOST_NOISE = 1 << 20  # bytes of output before the relay's marker
+MOST_NOISE = 1 << 20  # maximum bytes that a login shell may print before the relay's marker
 
 
 class _ChannelPipe:
-    """Common base of both kinds of pipes; see :class:`~skyward_core.transport.transport.Pipe`."""
+    """Base of the pipes that run over SSH channels; see :class:`~skyward_core.transport.transport.Pipe`."""
 
     def __init__(self, on_data: OnData, on_lost: OnLost) -> None:
         super().__init__()
@@ -129,16 +129,17 @@ class _ChannelPipe:
 
 
 class ForwardedSocket(_ChannelPipe, asyncssh.SSHUNIXSession[bytes]):
-    """Agent's socket, forwarded by the SSH server."""
+    """Pipe to the agent's socket, which the SSH server forwards."""
 
     def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes]) -> None:
         self._chan = chan
 
 
 class RelayedSocket(AnswerWait, _ChannelPipe, asyncssh.SSHClientSession[bytes]):
-    """Agent's socket, relayed by ``node.bootstrap.socket_relay``; ``joined`` resolves when the agent is reached.
+    """Pipe to the agent's socket, which ``node.bootstrap.socket_relay`` relays.
 
-    Output before the line with the relay's marker is noise of a login shell.
+    ``joined`` resolves when the agent is reached. Output before the line with the relay's marker is text of a login
+    shell.
     """
 
     def __init__(self, on_data: OnData, on_lost: OnLost, word: bytes) -> None:
@@ -152,7 +153,7 @@ class RelayedSocket(AnswerWait, _ChannelPipe, asyncssh.SSHClientSession[bytes]):
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         if self.joined.cancelled():
-            return  # the caller has stopped waiting
+            return  # Ignore the data, because the caller has stopped waiting.
         if self._before is None or datatype is not None:
             super().data_received(data, datatype)
             return
@@ -163,7 +164,8 @@ class RelayedSocket(AnswerWait, _ChannelPipe, asyncssh.SSHClientSession[bytes]):
         if at < 0 or end < 0:
             if len(self._before) > MOST_NOISE:
                 self._before.clear()
-                self._chan.close()  # too much output for a login shell
+                # Close the channel: a login shell would not print this much, so the marker is missing.
+                self._chan.close()
             return
         failure = bytes(self._before[at + len(self._word) : end]).decode(errors="replace").strip()
         rest, self._before = bytes(self._before[end + 1 :]), None
@@ -185,14 +187,15 @@ class RelayedSocket(AnswerWait, _ChannelPipe, asyncssh.SSHClientSession[bytes]):
 
 _log = get_logger("ssh")
 
-# Seconds before each attempt, because the transfer of the user's first results has priority.
+# Seconds before each attempt to upload the rest of the bundle, because the user's first results have priority.
 PAUSES = (1.0, 5.0, 30.0)
-_packing = threading.Lock()  # packing is slow once per release, and all hosts need the same content
-FINISH_TIMEOUT = 10.0  # seconds for the last attempt when the client leaves the pool
+# held while the bundle is packed, which is slow once per release; all hosts need the same content
+_packing = threading.Lock()
+FINISH_TIMEOUT = 10.0  # seconds for the last upload attempt when the client leaves the pool
 
 
 class DeferredUpload:
-    """Background upload of the rest of the bundle to one host.
+    """Background upload of the rest of the bundle, which a node does not need to start, to one host.
 
     Args:
         host: Name of the host, for the log.
@@ -206,22 +209,22 @@ class DeferredUpload:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, pause: float = 0.0) -> None:
-        """Start the upload after a pause in seconds, which is at least the first and at most the second of PAUSES."""
+        """Start the upload after a pause in seconds, limited to the range of the first two PAUSES."""
         if self._task is None or self._task.done():
             self._hurry.clear()
             self._task = asyncio.create_task(self._upload(max(PAUSES[0], min(pause, PAUSES[1]))))
 
     async def finish(self) -> None:
-        """Upload the rest now, because no later client may do it. Without the rest, ranks that need it get an error."""
+        """Upload the rest of the bundle now. Otherwise ranks that need it get an error after the client has left."""
         if self._task is not None:
             self._hurry.set()
             await asyncio.wait([self._task], timeout=FINISH_TIMEOUT)
 
     async def cancel(self) -> None:
-        """Stop the upload; the host removes incomplete data."""
+        """Stop the upload. The host deletes incomplete data."""
         if self._task is not None:
             self._task.cancel()
-            await asyncio.wait([self._task])  # an upload error must not keep the connection open
+            await asyncio.wait([self._task])  # An upload error must not prevent that the connection is closed.
 
     async def _upload(self, first: float) -> None:
         for pause in (first, *PAUSES[1:]):
@@ -241,15 +244,15 @@ class DeferredUpload:
 
 
 def _pack_rest(minor: str) -> bytes:
-    """Pack the rest of the bundle. The rest is the same for hosts with and without an NVIDIA driver."""
+    """Pack the rest of the bundle, which is the same for hosts with and without an NVIDIA driver."""
     with _packing:
         return bundle_for(False, minor).rest
 
 
-PATIENCE = 30.0  # seconds; hosts that the user names are expected to be up
-CLOCK_SLACK = 30.0  # seconds; a larger offset of a host's clock is reported
+PATIENCE = 30.0  # seconds until a host counts as unreachable; hosts that the user names are expected to be up
+CLOCK_SLACK = 30.0  # seconds by which a host's clock may differ from the client's; a larger offset is reported
 
-# Imports the module without importing the package's __init__, whose import takes most of the time.
+# Code that runs a module's main() without importing the package's __init__, whose import takes most of the time.
 _MODULE = "import sys;sys.path.append(sys.argv[1]);import {0};{0}.main(*sys.argv[2:])"
 
 
@@ -267,7 +270,7 @@ class SSHTransport:
 
     shares_files = False
     sent: dict[str, tuple[int, int]] | None = None
-    # Transports of pools, whose connections a provider reuses to query hosts.
+    # Transports of connected pools. Providers query hosts over their connections.
     live: ClassVar[WeakSet[SSHTransport]] = WeakSet()
 
     def __init__(
@@ -283,12 +286,13 @@ class SSHTransport:
         self._link: HostConnection | None = None
         self._connect_lock = asyncio.Lock()
         nothing: AnyHeader = {}
-        self._facts: HostFacts = nothing  # set by the host's first answer
+        self._facts: HostFacts = nothing  # facts about the host, set from its first answer
         self._facts_link: HostConnection | None = None  # connection on which the host sent its facts
-        self._bundle_lock = asyncio.Lock()  # serializes uploads of the bundle, because several transfers may need it
-        self._can_forward = True  # false once the host has rejected a forwarding
+        # held during an upload of the bundle, because several transfers may need the bundle
+        self._bundle_lock = asyncio.Lock()
+        self._can_forward = True  # whether the host may allow forwarding of its sockets; false after it rejected one
         self._deferred_upload = DeferredUpload(target.host, self._channel_if_up)
-        self.is_untouched = False  # whether the first preparation is running and has left nothing on the host
+        self.is_untouched = False  # whether the first prepare() is running and has written nothing to the host yet
 
     async def prepare(
         self, config: dict[str, Any], report: Report, gate: StartBarrier | None = None, *, first: bool = False
@@ -305,11 +309,11 @@ class SSHTransport:
         if python:
             self.python = WantedPython.of(self.python.named, Interpreter.from_json(python).for_hosts)
         if not self.python.is_client_version:
-            # in a thread, because building the bundle for another Python may take long
+            # Build the bundle for another Python version in a thread, because it may take long.
             await asyncio.to_thread(bundle_for, True, self.python.minor)
         report("running", detail=f"connecting to {self.target.host}")
         if gate is not None and config.get("cwd"):
-            # Runs in the background, so that bundle and snapshot are ready when the host is connected.
+            # Start building bundle and snapshot in the background, so that they are ready when the host is connected.
             get_snapshot(config["cwd"], config.get("image") or {}, gate)
             find_local_packages_once(config, gate)
         self.is_untouched = first
@@ -350,12 +354,12 @@ class SSHTransport:
 
     @property
     def is_up(self) -> bool:
-        """Whether there is a connection that is not lost."""
+        """Whether the transport is connected to the host."""
         return self._link is not None and not self._link.lost.is_set()
 
     @property
     def direct(self) -> str | None:
-        """Address of the host, if the connection uses no jump host or proxy command."""
+        """Address of the host; None if the connection uses a jump host or proxy command."""
         if self._link is None or self._link.route.jump or self._link.route.proxy_command:
             return None
         peer = self._link.ssh.get_extra_info("peername")
@@ -363,7 +367,7 @@ class SSHTransport:
 
     @property
     def ssh_address(self) -> tuple[str, int] | None:
-        """Address and port of the host's SSH server for other nodes; None until the host has reported it."""
+        """Address and port at which other nodes reach the host's SSH server; None until the host has reported them."""
         address = self._facts.get("address")
         return (address, self._facts["port"]) if address else None
 
@@ -406,7 +410,8 @@ class SSHTransport:
                         await gate.wait(config["node"])
                     report("installed", detail="checking the environment")
                     env = config.get("env") or {}
-                    image.pop("folders", None)  # folders of the client; the host's import path has their copies
+                    # Drop the client's folders, because the host's import path contains their copies.
+                    image.pop("folders", None)
                     made: EnvironmentDone = await channel.ask("environment", image=image, env=env, cwd=workdir)
                     config["python"], installed = made["python"], made["installed"] or None
                 else:
@@ -443,7 +448,7 @@ class SSHTransport:
         return workdir, detail
 
     async def installed(self) -> dict[str, str] | None:
-        return None  # not queried, because the query would start another Python on the host
+        return None  # Return no packages, because querying them would start another Python on the host.
 
     async def send_folder(self, cwd: str, image: Mapping[str, Any], gate: StartBarrier, report: OnLine) -> None:
         try:
@@ -462,7 +467,7 @@ class SSHTransport:
             )
 
     async def open(self, on_data: OnData, on_lost: OnLost) -> Pipe:
-        """Connect to the agent's socket, reconnecting over SSH if necessary."""
+        """Connect to the agent's socket. Reconnect to the host over SSH if necessary."""
         SSHTransport.live.add(self)
         try:
             link = await self._ensure_connected(None, 0)
@@ -485,12 +490,12 @@ class SSHTransport:
             raise OSError(str(error)) from error
         try:
             listener = await link.ssh.forward_local_port("127.0.0.1", 0, address, port)
-        except Exception as error:  # see connect_error
+        except Exception as error:  # asyncssh raises many types of exceptions; see LOGIN_FAILURES
             raise link_lost_error(self.target.host, error) from error
         return "127.0.0.1", listener.get_port()
 
     async def _update_facts(self, link: HostConnection) -> None:
-        """Query the host's facts.
+        """Query the facts about the host.
 
         If other users can write next to the pool's folder, the facts are queried on every new connection, because the
         host may have been restarted and the folder replaced.
@@ -501,7 +506,8 @@ class SSHTransport:
             self._check_room(channel.facts)
             self._facts, self._facts_link = channel.facts, link
             if channel.facts["bundle"] and not channel.facts["rest"]:
-                self._deferred_upload.begin()  # an earlier client may have lost its connection before the upload
+                # Upload the rest of the bundle, because an earlier client lost its connection before it did so.
+                self._deferred_upload.begin()
 
     async def _forward(self, link: HostConnection, on_data: OnData, on_lost: OnLost) -> Pipe | None:
         pipe, seconds = ForwardedSocket(on_data, on_lost), answer_timeout()
@@ -510,7 +516,7 @@ class SSHTransport:
                 await link.ssh.create_unix_connection(lambda: pipe, self._facts["socket"], window=WINDOW)
         except TimeoutError as error:
             raise stalled_host_error(self.target.host, seconds, "its agent's socket") from error
-        except Exception as error:  # see connect_error
+        except Exception as error:  # asyncssh raises many types of exceptions; see LOGIN_FAILURES
             if isinstance(error, asyncssh.ChannelOpenError) and not await link.is_lost():
                 # OpenSSH gives the same answer if forwarding is disabled and if nothing listens. The relay, which is
                 # tried next, distinguishes these cases.
@@ -580,7 +586,9 @@ class SSHTransport:
             except Unreachable as error:
                 raise ConnectionError(str(error)) from error
             except ConnectionError:
-                if progresses:  # the patience counts from the loss: an attempt may take longer than the patience
+                if progresses:
+                    # Patience is counted from the loss of the connection, because one attempt may take longer than the
+                    # patience.
                     deadline, progresses = time.monotonic() + self.patience, False
                 if not link.lost.is_set() or time.monotonic() > deadline:
                     raise
@@ -588,7 +596,7 @@ class SSHTransport:
     async def _put(
         self, link: HostConnection, source: Path, name: str, attempts: str, on_resume: Callable[[int], None]
     ) -> None:
-        """Make one attempt; calls ``on_resume`` with the number of bytes that the host has."""
+        """Make one attempt to copy a file. Call ``on_resume`` with the number of bytes that the host already has."""
         size = source.stat().st_size
         word = f"skyward-{secrets.token_hex(8)}"
         blobs = NodePaths(f"{pools_folder(self._facts['root'])}/{self.folder}").blobs
@@ -599,7 +607,7 @@ class SSHTransport:
             at = await self._read_answer(lines, word)
             if at is not None:
                 on_resume(int(at))
-                # A command that has ended reads no more input; its output contains the reason.
+                # The write fails if the command has ended. The command's output contains the reason.
                 with source.open("rb") as file, suppress(BrokenPipeError):
                     file.seek(int(at))
                     while data := file.read(CHUNK):
@@ -612,7 +620,7 @@ class SSHTransport:
             raise stalled_host_error(self.target.host, answer_timeout(), "a transfer") from error
         except SkywardError:
             raise
-        except Exception as error:  # see connect_error
+        except Exception as error:  # asyncssh raises many types of exceptions; see LOGIN_FAILURES
             raise link_lost_error(self.target.host) from error
         finally:
             channel.close()
@@ -623,23 +631,21 @@ class SSHTransport:
         raise PoolError(f"{failure}: {output}")
 
     async def _read_answer(self, lines: CommandOutput, word: str) -> bytes | None:
-        """Return the text after a command's marker; None if the command ends without a marker. All other lines are
-        noise.
-        """
+        """Return the text after a command's marker; None if the command prints no marker. Ignore all other lines."""
         while (line := await lines.read_line(self.target.host, "a transfer")) is not None:
             if line.startswith(word.encode()):
                 return line.removeprefix(word.encode())
         return None
 
     async def fetch(self, name: str, target: Path, offset: int, size: int) -> bool:
-        """Return False, because requests to the agent are the fastest way."""
+        """Return False, because no way to fetch files is faster than requests to the agent."""
         return False
 
     async def finish_uploads(self) -> None:
         await self._deferred_upload.finish()
 
     async def close(self) -> None:
-        """Close the connection; the agent keeps running."""
+        """Close the connection to the host. The agent continues to run."""
         await self._deferred_upload.cancel()
         if self._link is not None:
             await self._link.close()
@@ -647,12 +653,12 @@ class SSHTransport:
 
 
 def module_command(python: str, folder: str, module: str, *arguments: str) -> str:
-    """Return the command line that runs a module's ``main`` with arguments, in any login shell."""
+    """Return a command line for any login shell that runs a module's ``main`` with the given arguments."""
     return shlex.join(["exec", python, "-I", "-S", "-c", _MODULE.format(module), folder, *arguments])
 
 
 def describe_host(facts: HostFacts) -> str:
-    """Return one line that describes a host."""
+    """Return one line that describes a host from its facts."""
     version = ".".join(map(str, facts["version"]))
     parts = [f"Python {version}", f"{facts['system']} {facts['machine']}", f"{facts['cpus']} CPUs"]
     gpus = facts["gpus"]
@@ -665,7 +671,7 @@ def describe_host(facts: HostFacts) -> str:
 
 
 async def open_inspection_channel(transport: SSHTransport) -> CommandChannel:
-    """Open a command channel with the wanted Python, or with the newest on the host.
+    """Open a command channel that runs in the wanted Python, or else in the newest Python of the host.
 
     If the newest Python is used, the transport uses it from then on.
 
@@ -681,12 +687,13 @@ async def open_inspection_channel(transport: SSHTransport) -> CommandChannel:
             raise
         minor = minor_of(error.found.usable[0])
     transport.python = replace(required_python, minor=minor, here="")
-    await asyncio.to_thread(bundle_for, True, minor)  # in a thread: building it for another Python may take long
+    # Build the bundle for another Python version in a thread, because it may take long.
+    await asyncio.to_thread(bundle_for, True, minor)
     return await transport.channel()
 
 
 async def query_pythons(link: HostConnection) -> HostPythons:
-    """Return the Python interpreters on a host; changes nothing there.
+    """Return the Python interpreters on a host. Change nothing on the host.
 
     Raises:
         PoolError: If the host opens no channel, or does not answer.
