@@ -18,8 +18,9 @@ class PoolOperand:
     TypeError that names the mistake.
     """
 
-    if not TYPE_CHECKING:  # hidden from type checkers, so that they report wrong operands
-        __array_ufunc__ = None  # stops NumPy from broadcasting an array over the pool
+    if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept operands of wrong types
+        # Makes NumPy call the pool's operators instead of applying the operator to each item of an array.
+        __array_ufunc__ = None
 
         def __rrshift__(self, left):
             _reject_left_operand(left, ">>")
@@ -36,7 +37,7 @@ def _reject_left_operand(left: Any, operator: str) -> NoReturn:
         raise TypeError(
             f"{left.name} returned NotImplemented, which Python reserves for operators. Return another value."
         )
-    if isinstance(left, PendingGroup):  # groups support >> and @
+    if isinstance(left, PendingGroup):  # a group supports only >> and @, so this operator is a mistake
         raise TypeError(
             "a group does not support this operator. Use group >> pool, or group.on(pool), which does not wait."
         )
@@ -88,12 +89,12 @@ def _expected_message(given: Any, verb: str, what: str) -> str:
 
 
 _LIBRARY = __name__.partition(".")[0]
-_open_pools: list[Dispatcher] = []  # all open pools of this process
+_open_pools: list[Dispatcher] = []  # all open pools of this process, for threads that have opened none themselves
 _context_pools: ContextVar[tuple[Dispatcher, ...]] = ContextVar("skyward_open_pools", default=())
 
 
 def push_pool(pool: Dispatcher) -> None:
-    """Register a pool whose ``with`` block begins."""
+    """Register a pool whose ``with`` block begins, so that ``task() >> sky`` uses it."""
     _open_pools.append(pool)
     _context_pools.set((*_context_pools.get(), pool))
 
@@ -181,7 +182,9 @@ class ActivePool(PoolOperand):
         """
         return current_pool().submit_group(group)
 
-    if not TYPE_CHECKING:  # `from skyward import *` may rebind `sky`, the usual alias of the library
+    # Also resolve the library's names here, because `from skyward import *` may bind `sky` to this object instead of
+    # the library.
+    if not TYPE_CHECKING:
 
         def __getattr__(self, name):
             if name.startswith("_"):

@@ -93,7 +93,8 @@ class Attached(PoolOperations):
                 raise PoolError(f"pool {self.name} has no runs")
             run = self.runs[-1].id
         if run not in self.pool.context.registry.runs and is_fetched(self.pool.context.ledger, run):
-            return results(run)  # downloaded already, for example by a client that could not load them
+            # Read the values from this machine, if a client has downloaded them without being able to load them.
+            return results(run)
         return submit(self.pool.context.registry.claim(run)).result().future.result().results()
 
     def cancel(self, run: str, *, save: bool = False, grace: float | None = None) -> None:
@@ -281,7 +282,8 @@ def _build_run_error(
     returned: Mapping[int, Any],
 ) -> RunError:
     culprit = next((out for out in outcomes.values() if RootCause.from_outcome(out) == cause), None)
-    if culprit is None:  # no recorded call failed: a map lost its client, or a lost node had calls without a record
+    # No call has this failure if a map lost its client, or if a lost node had calls without a record.
+    if culprit is None:
         error = ErrorInfo(cause.type, cause.message)
         culprit = Outcome(-1, cause.rank, -1, cause.outcome, error=error, exit_code=cause.exit_code)
         text = f"{row.function} failed: {cause.message}"

@@ -164,7 +164,8 @@ class Compute(PoolOperations):
             ways, self._startup_notes = resolve_alternatives(ways, providers.provider_override)
             allocation = None
             if len(ways) == 1 and not ways[0].chooses:
-                # The provider that replaces those of the specs has fixed machines, so there is nothing to select.
+                # A provider from the command line replaces the providers of the specs. It has fixed machines, so there
+                # is nothing to select.
                 selection, options = None, options and replace(options, selection=None)
         if providers.nodes_override is not None:
             ways, nodes = [replace(each, nodes=None) for each in ways], providers.nodes_override
@@ -265,7 +266,7 @@ class Compute(PoolOperations):
         self._stack.enter_context(leave_on_signals())
         try:
             await run_in_thread(self._start, cancel=self._cancel_startup)
-            self._enter_plugins()  # on this thread: plugins may set up thread-local state
+            self._enter_plugins()  # in the user's thread, because plugins may set up thread-local state
         except BaseException:
             with self._stack:
                 await run_in_thread(self._abort_startup)
@@ -285,7 +286,7 @@ class Compute(PoolOperations):
         for notice in self._startup_notes:
             print_safely(f"pool {self.name}: {notice}")
         with self.spec.provider.warm(self.spec):
-            # Imported on this thread while the provider's warm-up, which takes about as long, runs on another.
+            # Import here while another thread prepares the provider, which takes about as long.
             from skyward_core.api.rank_output_printer import ScriptConsole
             from skyward_core.pool import pool  # noqa: F401
 
@@ -314,7 +315,7 @@ class Compute(PoolOperations):
 
     def _abort_startup(self) -> None:
         self._cancel_startup()
-        # A ctrl-c may interrupt any line, even before the future of the started work was stored.
+        # The pool may be missing, because ctrl-c can interrupt any line, even before the start of the pool is stored.
         if not call_on_loop(lambda: self._pool is not None):
             return
         pool = self.pool
@@ -336,7 +337,8 @@ class Compute(PoolOperations):
             print_safely(notice)
         script = main_script()
         if script and unusable_reason(script.parent) and not isinstance(self.spec.provider, RunsHere):
-            from skyward_core.tasks.script_functions import check_script_folder  # rarely needed
+            # Imported late, because few scripts are in a folder that must not be sent.
+            from skyward_core.tasks.script_functions import check_script_folder
 
             check_script_folder(script)
         self._pool = await Pool.register(self.spec, Ledger(), working_folder())
@@ -349,7 +351,7 @@ class Compute(PoolOperations):
             stop = print_rental_notice(self.spec, self._pool)
         try:
             await self._pool.start(self.spec)
-        except SkywardError:  # ignored after ctrl-c, because the receipt reports remaining machines
+        except SkywardError:  # after ctrl-c, ignore the error, because the receipt reports remaining machines
             if not self._is_startup_cancelled:
                 raise
         finally:
@@ -362,7 +364,7 @@ class Compute(PoolOperations):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._forked:
-            return  # the parent process owns the pool and tears it down
+            return  # in a forked child, do nothing, because the parent process owns the pool and tears it down
         remove_pool(self)
         try:
             pool = self.pool
@@ -422,7 +424,7 @@ class Compute(PoolOperations):
             self._close_connections()
         except (KeyboardInterrupt, SystemExit) as again:
             interrupted = again
-        self._pool = None  # an ended Compute must not keep the ledger open
+        self._pool = None  # release the pool, because an ended Compute must not keep the ledger open
         work = submit(tear_down(pool))
         while True:
             try:
@@ -481,10 +483,10 @@ def print_rental_notice(spec: PoolSpec, pool: Pool) -> Callable[[], None]:
     each = "" if price is None else f", ${price:,.2f}/h each"
     print_safely(f"pool {spec.name}: renting {number} machine{'s' * (most != 1)} from {spec.provider.name}{each}")
 
-    from skyward_core.views.events import PoolState  # imported late: most pools rent nothing
+    from skyward_core.views.events import PoolState  # imported late, because most pools rent no machines
 
     def print_state(event: Event) -> None:
-        # A failed state is not printed, because the raised error reports it.
+        # Skip the state "failed", because the raised error reports the failure.
         if (
             isinstance(event, PoolState)
             and event.state == "starting"
@@ -496,7 +498,7 @@ def print_rental_notice(spec: PoolSpec, pool: Pool) -> Callable[[], None]:
     return pool.news.subscribe(print_state, None)
 
 
-# Keys of a table [pools.NAME] of skyward.toml: plain values, values that are parsed, and pool options.
+# Keys that a table [pools.NAME] of skyward.toml may contain: plain values, values that are parsed, and pool options.
 _PLAIN_KEYS = (
     "accelerator", "vcpus", "cpus", "memory_gb", "disk_gb", "architecture", "region", "max_hourly_cost",
     "allocation", "selection", "ttl", "volumes", "ports",

@@ -32,7 +32,8 @@ class DaskConnection:
 
     def __init__(self, pool: Pool, plugin: Dask, run_tasks: Callable[[Sequence[Task]], object]) -> None:
         self._pool, self._plugin, self._run_tasks = pool, plugin, run_tasks
-        self._dashboard_address: tuple[str, int] | None = None  # address on this machine
+        # Host and port of the forwarded Dask dashboard on this machine; None if it is not forwarded yet.
+        self._dashboard_address: tuple[str, int] | None = None
         self._client: Any = None
         self._lock = threading.Lock()
 
@@ -60,7 +61,7 @@ class DaskConnection:
         self._start_workers()
         pool = self._pool
         host, port = self._reachable_address(pool.context.links[0].welcome["address"], self._port)
-        made: Any = distributed.Client  # distributed has no type annotations
+        made: Any = distributed.Client  # ignore missing types, because distributed has no type annotations
         at = f"tls://[{host}]:{port}" if ":" in host else f"tls://{host}:{port}"
         with convert_errors(f"the Dask scheduler of pool {pool.name} does not answer"):
             return made(at, security=make_security(self._plugin), timeout=CONNECT_TIMEOUT)
@@ -108,5 +109,5 @@ class DaskConnection:
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
-            with suppress(Exception):  # a client that fails to close must not block the teardown
+            with suppress(Exception):  # ignore errors, because a client that fails to close must not block the teardown
                 client.close(timeout=CLOSE_TIMEOUT)

@@ -55,7 +55,8 @@ class Executor(_Executor):
         PoolError: If the pool is not up.
     """
 
-    if not TYPE_CHECKING:  # type checkers see only the executor of a pool
+    # Type checkers must see only the executor, because they would reject the arguments of a Worker.
+    if not TYPE_CHECKING:
 
         def __new__(cls, pool: Any = None, **words: Any) -> Any:
             """Return a ``Worker`` if no pool is given, as in the newest API generation."""
@@ -81,7 +82,8 @@ class Executor(_Executor):
 
     def __init__(self, pool: PoolOperations) -> None:
         self._work = _CallDispatcher(pool, pool.concurrency)
-        self._ends = weakref.finalize(self, self._work.close)  # close once no reference remains
+        # End the dispatching thread when the script has no reference to the executor any more.
+        self._ends = weakref.finalize(self, self._work.close)
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Start a function call on a rank.
@@ -137,7 +139,7 @@ class Executor(_Executor):
             raise UsageError(
                 "buffersize is not supported: Executor.map reads all items at once. Use compute.map instead."
             )
-        # The function's limit applies to each call, so each item needs its own call.
+        # The time limit of a @function applies to each call, so send each item in its own call.
         if chunksize == 1 or (isinstance(fn, Function) and fn.timeout is not None):
             return super().map(fn, *iterables, timeout=timeout)
         whole = adapt_async_function(fn.fn if isinstance(fn, Function) else fn)
@@ -187,7 +189,8 @@ class _CallDispatcher:
         self._shared = make_map_function(capture_call, "executor", pool.plugins, pool._archive_folder())
         self._lock = threading.Lock()
         self._waiting: deque[_PendingCall] = deque()
-        self._dispatched: dict[int, _PendingCall] = {}  # number of a call -> call; used by the dispatching thread only
+        # Number of a call -> call that was sent and has not ended; only the dispatching thread uses it.
+        self._dispatched: dict[int, _PendingCall] = {}
         self._dispatched_count = 0
         self._closed = False
         self._broken: Exception | None = None
@@ -201,7 +204,7 @@ class _CallDispatcher:
                 raise BrokenExecutor(f"the executor is broken and rejects new calls: {self._broken}") from self._broken
             if self._closed:
                 raise RuntimeError("cannot schedule new futures after shutdown")
-            _ = self._pool.pool  # raises in a forked child, where the dispatching thread does not exist
+            _ = self._pool.pool  # raise an error in a forked child, because the dispatching thread does not exist there
             if self._run is None:
                 self._run = self._pool._start_map(self._shared)
                 self._thread = threading.Thread(target=self._serve, args=(self._run,), name="executor", daemon=True)
@@ -222,7 +225,7 @@ class _CallDispatcher:
             self._run.arrivals.put(("taken",))
 
     def cancel(self) -> None:
-        """Stop running calls."""
+        """Stop the calls that are running on ranks."""
         with self._lock:
             self._closed = True
         if self._run is not None:

@@ -165,7 +165,7 @@ def _values(name: str, given: Any) -> list[Any]:
         return [given]
     try:
         values = list(given)
-    except TypeError:  # a 0-d array has __iter__, but cannot be iterated
+    except TypeError:  # a 0-d NumPy array has __iter__ but raises a TypeError if iterated, so it counts as one value
         return [given]
     if not values:
         raise UsageError(f"argument {name} has no values. Give at least one.")
@@ -227,7 +227,7 @@ class Trials(Sequence[Trial]):
             for _ in self.as_completed():
                 pass
         except BaseException:
-            self.cancel()  # has no effect on an ended sweep
+            self.cancel()  # stop the remaining trials; an ended sweep ignores this
             raise
         return self
 
@@ -267,7 +267,7 @@ class Trials(Sequence[Trial]):
     # -- filling in the trials ---------------------------------------------------------------------------
 
     def _run_in_thread(self, work: Callable[[], None]) -> None:
-        """Start a thread that records the trials as they end."""
+        """Start a thread that runs ``work``, which records each trial when it ends."""
 
         def fill() -> None:
             try:
@@ -327,11 +327,11 @@ def _run_on_ranks(trials: Trials, pending: PendingTrials, pool: PoolOperations) 
 
 
 def _result(run: Run, outcome: Outcome) -> tuple[Any, BaseException | None]:
-    """Return the value of a call and None, or None and the exception that explains the missing value."""
+    """Return a pair: the value of a call and None, or None and the exception that explains the missing value."""
     if outcome.kind == "returned":
         try:
             return run.value(outcome.index), None
-        except RunError as error:  # for example, a module is missing on this machine
+        except RunError as error:  # the value cannot be loaded, for example because this machine lacks a module
             return None, error
     return None, load_exception(outcome, run.values.pop(outcome.index, None))
 
@@ -353,7 +353,7 @@ def _run_as_gangs(trials: Trials, pending: PendingTrials, pool: PoolOperations) 
         while (ended := arrived.get()) is not None:
             place, run = ended
             if run.state not in ("done", "failed"):
-                continue  # the call's outcome is unknown
+                continue  # the run was lost, so leave the trial without an outcome
             first = run.outcomes[0]
             try:
                 trials._record_trial(place, first, run.id, run.results(), None)

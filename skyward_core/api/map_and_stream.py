@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 MIN_CALL_SECONDS = 0.05  # seconds; intended duration of a chunk, so that the overhead of its dispatch is small
-MAX_CHUNK_ITEMS = 256  # items per call
+MAX_CHUNK_ITEMS = 256  # maximum number of items in one call
 MAX_CHUNK_BYTES = 32 << 10  # bytes of a call's items; larger payloads would be sent as files
 MAX_CHUNK_GROWTH = 4  # maximum growth factor from one chunk to the next
 MAX_RETAINED_BYTES = 64 << 20  # bytes of consumed values that a RunError still returns in `results`
-MAX_WAITING_CALLS = 8  # maximum sent or ended calls whose values the reader has not consumed, per place in the pool
+MAX_WAITING_CALLS = 8  # maximum number of calls per place in the pool whose values the reader has not consumed yet
 
 
 class ChunkSizer:
@@ -45,7 +45,7 @@ class ChunkSizer:
         self._most = 1 if single else MAX_CHUNK_ITEMS
         self._left = remaining
         self._last = 1
-        self._seconds: float | None = None  # measured seconds per item
+        self._seconds: float | None = None  # measured seconds per item; None before the first measurement
         self._bytes = 0.0  # decaying maximum of the measured bytes per item
 
     def next_size(self) -> int:
@@ -127,17 +127,18 @@ class MapOperation:
         self._sizes = ChunkSizer(backend.places, single=single, remaining=remaining)
         self._items = iter(items)
         self._read_count = 0  # number of items that were read from the input
-        self._submitted_count = self._ended_count = 0  # calls
+        # Numbers of the map's calls that were submitted and that have ended.
+        self._submitted_count = self._ended_count = 0
         self._exhausted = False
-        # By number of the call: the function that loads its values, and their size in bytes.
+        # Number of an ended call -> function that loads its values, and their size in bytes.
         self._ready: dict[int, tuple[Callable[[], list[Any]], int]] = {}
         self._firsts: dict[int, int] = {}  # number of a call -> index of its first item
         self._yielded_values: dict[int, Any] = {}  # index of an item -> consumed value
-        # If the number of items is unknown, retained values could fill the memory.
+        # Without a known number of items, retained values could fill the memory, so retain none.
         self._retainable_bytes = MAX_RETAINED_BYTES if remaining is not None else 0
 
     def values(self) -> Iterator[Any]:
-        """Yield the values."""
+        """Yield the values of all items, and submit further calls in between."""
         backend, following, ended = self._backend, 0, False
         try:
             backend.start()
@@ -173,7 +174,8 @@ class MapOperation:
         """Add all available values to a failure: unconsumed values, and retained consumed ones."""
         failure.results |= self._yielded_values
         for number, (load, _) in self._ready.items():
-            with suppress(RunError):  # the error of the first unloadable value is already raised
+            # Ignore values that cannot be loaded, because the first such error is already raised.
+            with suppress(RunError):
                 failure.results.update(enumerate(load(), self._firsts[number]))
 
     def _submit_chunk(self) -> bool:
@@ -272,7 +274,7 @@ def split_streams(run: Run, cancel: Callable[[], None], *, ahead: bool = False) 
                 yield from found
             if run.state not in ("running", "done"):
                 raise run.error()
-        except BaseException:  # closed early, or a value cannot be loaded: the run has no reader
+        except BaseException:  # cancel the run, because its values have no reader after an early close or an error
             cancel()
             raise
 
@@ -280,7 +282,7 @@ def split_streams(run: Run, cancel: Callable[[], None], *, ahead: bool = False) 
 
 
 def _load_now(values: Iterator[Any]) -> Iterator[Any]:
-    """Load all values now. An exception is raised to the reader instead."""
+    """Load all values of an iterator now. If loading fails, return an iterator that raises the error."""
     try:
         return iter(list(values))
     except BaseException as error:  # noqa: BLE001  loading can run user code

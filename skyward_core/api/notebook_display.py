@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from skyward_core.views.events import Event
     from skyward_core.views.pool_view import PoolView, RunView
 
-REDRAW_SECONDS = 0.25  # minimum seconds between two updates
-TICK = 1.0  # seconds between updates without an event; the line shows the elapsed time
+REDRAW_SECONDS = 0.25  # minimum seconds between two updates of the progress line
+TICK = 1.0  # seconds between updates of the elapsed time in the progress line while no event arrives
 _SUFFIX = ".ipynb"
 
 
@@ -42,7 +42,8 @@ def is_notebook() -> bool:
 
 
 def _shell() -> Any:
-    ipython = sys.modules.get("IPython")  # imported by the kernel, never by this library
+    # A notebook kernel has imported IPython already; never import it for other scripts.
+    ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
 
@@ -80,7 +81,7 @@ class StartupProgress:
                 while (remaining := end - time.monotonic()) > 0 and not work.done():
                     self._events.get(timeout=remaining)
             except Empty:
-                pass  # no event: redraw the elapsed time
+                pass  # no event has arrived: update the elapsed time
         self._draw()
 
     def _draw(self) -> None:
@@ -89,7 +90,7 @@ class StartupProgress:
         line = format_progress(self._view, time.monotonic() - self._began)
         if line == self._drawn_line:
             return
-        import html  # imported late: scripts do not need it
+        import html  # imported late, because only notebooks need this module
 
         self._drawn_line = line
         data = {"text/plain": line, "text/html": f"<div>{html.escape(line)}</div>"}
@@ -117,8 +118,8 @@ def format_progress(view: PoolView, seconds: float) -> str:
     return sanitize_line(line)[:160]
 
 
-ROWS = 64  # rows per table; notebooks store their output
-_WIDE = 160  # characters per table cell
+ROWS = 64  # maximum rows of a table, because notebooks store their output
+_WIDE = 160  # maximum characters of a table cell
 
 
 _ORDER = ("raised", "exited", "lost", "collateral", "running", "waiting", "returned")
@@ -158,7 +159,7 @@ def run_html(run: RunView) -> str:
 
 
 def unseen_html(kind: str, name: str, state: str) -> str:
-    """Return the HTML of a pool or run that this process does not, or no longer, observe."""
+    """Return the HTML of a pool or run to which this process is not connected."""
     return _box(_head(kind, name, state, []))
 
 
@@ -181,7 +182,7 @@ def _first(text: str) -> str:
 
 def _cell(text: str) -> str:
     shown = sanitize_line(text)
-    import html  # imported late: scripts do not need it
+    import html  # imported late, because only notebooks need this module
 
     return html.escape(shown if len(shown) <= _WIDE else f"{shown[:_WIDE]}…")
 

@@ -209,7 +209,8 @@ class _MakerAccelerators:
 
         made = accelerators.factories(self._maker).get(name)
         if made is None:
-            found = getattr(accelerators, name)  # raises an error with a suggestion if no maker has this accelerator
+            # If no maker has this accelerator, this line raises an error that suggests similar names.
+            found = getattr(accelerators, name)
             raise AttributeError(
                 f"{name} is not an accelerator of {self._maker}. Use sky.accelerators.{found.name.replace('-', '_')}."
             )
@@ -342,7 +343,7 @@ containers = DockerImage
 
 
 _commands: dict[str, tuple[Callable[..., Any], Mapping[str, Any]]] = {}
-_called_commands: list[str] = []  # commands that the script has called itself
+_called_commands: list[str] = []  # names of commands that the script has called as functions
 
 
 class app:

@@ -100,7 +100,7 @@ class GroupValues(tuple[Any, ...]):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return tuple, (list(self),)  # can be unpickled without this library
+        return tuple, (list(self),)  # pickle a plain tuple, which can be unpickled where this library is not installed
 
 
 _registered_with: set[object] = set()
@@ -304,7 +304,8 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         Raises:
             PoolError: If the pool is not up.
         """
-        from skyward_core.pool.rank_inspection_and_debugger import collect_stacks  # imported late: rarely used
+        # Imported late, because few scripts collect stacks.
+        from skyward_core.pool.rank_inspection_and_debugger import collect_stacks
 
         context = self.pool.context
         run_id = next(reversed(context.view.runs), "") if run is None else run
@@ -506,11 +507,11 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         return self._make_future(self._dispatch("gather", self._tasks(group)), lambda run: GroupValues(run.results()))
 
     def _make_future(self, run: Run, values: Callable[[Run], Any]) -> RunFuture[Any]:
-        """Return a future of a run's values."""
+        """Return a future that gets the values of a run when the run ends."""
         future: RunFuture[Any] = RunFuture(run.id, self)
 
         def settle() -> None:
-            run.future.exception()  # waits for the run
+            run.future.exception()  # returns when the run has ended
             if not future.set_running_or_notify_cancel():
                 return
             try:
@@ -713,7 +714,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
             yield from run.items(0)
             self._flush_output()
         finally:
-            self._cancel(run)  # has no effect on an ended run
+            self._cancel(run)  # stop a run that was interrupted; an ended run ignores this
 
     def _streams(self, run: Run) -> list[Any]:
         from skyward_core.api.map_and_stream import split_streams
@@ -722,7 +723,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         return split_streams(run, lambda: self._cancel(run), ahead=crowded)
 
     def _mixed_values(self, run: Run) -> tuple[Any, ...]:
-        """Return the values of a group in which some calls are generators."""
+        """Return a tuple of a group's values, with an iterator for each call of a generator function."""
         values = self._streams(run)
         return GroupValues(
             each if task.stream else self._only_value(run, index, each)
@@ -732,7 +733,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
     @staticmethod
     def _only_value(run: Run, index: int, yielded: Iterator[Any]) -> Any:
         for _ in yielded:
-            pass  # the call yields nothing: the loop waits for its end, and raises the run's error
+            pass  # wait for the call, which yields no items; if the run fails, the iterator raises its error
         return run.value(index)
 
     def _iter_values(self, run: Run, *, ordered: bool) -> Iterator[Any]:
@@ -844,7 +845,8 @@ async def tear_down(pool: Pool) -> Receipt:
     receipt = await pool.down()
     if not isinstance(pool.context.provider, Rents):
         return receipt
-    from skyward_core.pool.leftover_verdicts import leftover_notes  # only rented machines have an account to inspect
+    # Imported late, because only providers of rented machines have an account to inspect.
+    from skyward_core.pool.leftover_verdicts import leftover_notes
 
     notes = await leftover_notes(pool.row, pool.context.ledger)
     for note in notes:

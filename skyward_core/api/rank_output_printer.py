@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from skyward_core.pool.event_publisher import EventPublisher
     from skyward_core.views.log_collapsing import LiveLines
 
-FLUSH_TIMEOUT = 1.0  # seconds that an ended call waits for a slow terminal
+FLUSH_TIMEOUT = 1.0  # maximum seconds that an ended call waits for its output on a slow terminal
 
 
 class RankText(NamedTuple):
@@ -36,7 +36,7 @@ class RankText(NamedTuple):
     lines: str
 
 
-_DRAW = RankText("", "")  # marker without text: requests a redraw of the unfinished lines
+_DRAW = RankText("", "")  # queue entry that requests a redraw of the unfinished lines
 
 
 class ScriptConsole:
@@ -50,14 +50,16 @@ class ScriptConsole:
         self._out = install()
         self._lines: dict[tuple[int, str], LineSplitter] = {}
         self._queue: queue.SimpleQueue[RankText | None] = queue.SimpleQueue()
-        self._queued_count = self._written_count = 0  # texts
+        # Numbers of texts that were put into the queue and that the thread has written.
+        self._queued_count = self._written_count = 0
         self._progress = threading.Condition()
-        self._newest: dict[int, LineSplitter] = {}  # by rank: the stream with the latest output
-        self._waiting = 0  # number of calls that the script waits for
+        # Rank -> splitter of the stream (stdout or stderr) on which the rank printed last.
+        self._newest: dict[int, LineSplitter] = {}
+        self._waiting = 0  # number of calls for which the script's threads wait now
         self._live: LiveLines | None = None
         self._thread = threading.Thread(target=self._write, name="console", daemon=True)
         self._thread.start()
-        # `missed` also delivers the output that arrived before this subscription.
+        # With `missed`, the subscription begins with the output that has arrived already.
         self._stop = call_on_loop(lambda: news.subscribe(None, self._on_output, missed=True))
 
     def _on_output(self, rank: int, stream: str, at: int, data: bytes, run: str) -> None:
@@ -89,7 +91,7 @@ class ScriptConsole:
                 self._live = LiveLines(get_terminal_size)
             self._waiting += 1
         try:
-            self._request_draw()  # show unfinished lines that arrived before this wait
+            self._request_draw()  # draw the unfinished lines that are already there
             yield
         finally:
             with self._progress:
@@ -100,7 +102,8 @@ class ScriptConsole:
     def _draw(self) -> None:
         live = self._live
         if live is not None and self._waiting and sys.stderr is not None:
-            with suppress(OSError, ValueError):  # the stream may be closed; this drawing is optional
+            # A closed stream must not fail the call, because the drawing is optional.
+            with suppress(OSError, ValueError):
                 self._out.draw_below(live, self._partial_lines, sys.stderr)
 
     def _partial_lines(self) -> list[str]:
@@ -137,11 +140,13 @@ class ScriptConsole:
         to: TextIO | None = sys.stderr if stream == "err" else sys.stdout
         if to is None and stream == "err":
             return
-        if isinstance(to, SharedStdout):  # `write_between` expects None for the original sys.stdout
+        if isinstance(to, SharedStdout):  # `write_between` writes to the script's own stdout if the argument is None
             to = None
         try:
             self._out.write_between(lines, to)
-        except Exception:  # a replaced stream may be closed or incomplete
+        except Exception:
+            # Ignore errors of a stream with which the script has replaced sys.stderr, because it may be closed or lack
+            # methods.
             if to is None:
                 raise
 
@@ -151,7 +156,8 @@ class ScriptConsole:
         """
         call_on_loop(self._stop)
         for (rank, stream), lines in self._lines.items():
-            if (rest := lines.preview()).strip():  # empty if a progress bar was cleared
+            # The rest of a stream is blank if the rank has cleared its progress bar.
+            if (rest := lines.preview()).strip():
                 self._enqueue(RankText(stream, _format_line(rank, rest)))
         self._queue.put(None)
         self._thread.join(timeout=10)
@@ -166,7 +172,7 @@ def _is_on_terminal() -> bool:
 def _is_terminal(stream: TextIO | None) -> bool:
     try:
         return stream is not None and stream.isatty()
-    except (AttributeError, ValueError):  # the script closed or replaced the stream
+    except (AttributeError, ValueError):  # the script has closed the stream, or replaced it by an object without isatty
         return False
 
 

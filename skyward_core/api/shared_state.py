@@ -151,5 +151,5 @@ def uses_deprecated_names() -> bool:
         return False
     try:
         return _SHARED_NAME_PATTERN.search(read_text(script, errors="replace")) is not None
-    except OSError:  # the script was deleted
+    except OSError:  # a deleted script cannot use shared state under the older name
         return False
