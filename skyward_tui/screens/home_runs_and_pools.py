@@ -531,10 +531,14 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
                 self.listed = self.run_table if rows else self.pool_list
                 self.listed.focus()
 
+    @property
+    def _start_list_has_focus(self) -> bool:
+        return self._starts is not None and self.focused is not None and self._starts in self.focused.ancestors
+
     def _show_starts(self, *, is_empty: bool) -> None:
         """Show scripts and examples to start with while there are neither runs nor pools."""
         if not is_empty and self._starts is not None:
-            had_focus = self.focused is not None and self._starts in self.focused.ancestors
+            had_focus = self._start_list_has_focus
             self._starts.remove()
             self._starts = None
             if had_focus:
@@ -579,7 +583,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         if isinstance(event.widget, RunTable | PoolList):
             self.listed = event.widget
-            self.tick(self.app.clock())
+        self.tick(self.app.clock())
 
     def _show_preview(self, chosen: PoolView | None, now: float) -> None:
         """Show a preview of the selected run or pool if the screen is wide enough."""
@@ -637,7 +641,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         chosen = self.chosen_pool
         if action == "open":
-            return self.listed.chosen is not None
+            return self._start_list_has_focus or self.listed.chosen is not None
         if action == "demo":
             return self._starts is not None
         if action == "launch_again":
@@ -657,6 +661,10 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         return True
 
     def action_open(self) -> None:
+        if self._start_list_has_focus:  # after a click on the hint, because the list itself handles the key
+            from skyward_tui.screens.launch_sidebar import StartList
+
+            return self.query_one(StartList).action_select()
         row, pool = self.chosen_run, self.chosen_pool
         if row is not None and (row.run is None or row.pool is None or row.pool.current_run() is not row.run):
             self.app.show_run(row.past.key, row.past.run)
@@ -729,6 +737,9 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
 
     def action_history(self) -> None:
         self.app.show_history()
+
+    def hint_label(self, action: Action) -> str:
+        return "launch" if action.call == "open" and self._start_list_has_focus else action.label
 
     def is_hint_worthy(self, action: Action) -> bool:
         if action.call in ("find", "mark"):

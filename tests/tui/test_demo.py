@@ -106,7 +106,12 @@ async def test_empty_home_starts_scripts_examples_and_the_demo(
             ["ddp.py", "torchrun", "Train"], ["mine.py", "function", "Train"], ["plain.py", "plain", "Print."],
         ]  # fmt: skip
         assert "\x1b" not in screen_text(app)
-        await press(pilot, "down", "enter", until=lambda: isinstance(app.screen, LaunchScreen))
+        await until(pilot, "enter launch  n new")
+        await pilot.press("down")
+        await app.screen.run_action("open")  # as a click on the hint does
+        await until(pilot, lambda: isinstance(app.screen, LaunchScreen))
+        await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, LaunchScreen))
         await until(pilot, lambda: app.screen.query_one("#script", Input).value == "mine.py")
         await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
         await press(pilot, "d", until="[replay]")
