@@ -21,7 +21,7 @@ from skyward_core.store.state_folder import state_home
 from skyward_core.util.redaction import Redactor, secret_values
 from skyward_core.util.terminal_safe_text import sanitize_line
 
-MAX_MESSAGE_LENGTH = 2000  # characters; hosts may send messages of any length
+MAX_MESSAGE_LENGTH = 2000  # maximum characters of a log record, because hosts may send messages of any length
 
 pool: ContextVar[str] = ContextVar("skyward_pool", default="-")
 """Pool of the current task. Tasks and connections that the task starts inherit it."""
@@ -89,7 +89,7 @@ _filter = _RedactingFilter()
 
 
 LEVELS = ("debug", "info", "warning", "error")
-MAX_FILE_BYTES = 4 << 20  # bytes per file
+MAX_FILE_BYTES = 4 << 20  # bytes of the log file after which it is rotated
 LEVEL_VARIABLE = "SKYWARD_LOG"
 
 _lock = threading.Lock()
@@ -157,7 +157,8 @@ class _FileHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._write(f"{self.format(record)}\n".encode("utf-8", "replace"))
-        except (OSError, UsageError) as error:  # a failing log must not stop the program
+        except (OSError, UsageError) as error:
+            # Keep the reason, and continue: the program must not stop because it cannot write its log.
             self.write_error = str(error)
 
     def close(self) -> None:
@@ -174,7 +175,7 @@ class _FileHandler(logging.Handler):
         os.write(self._file, line)
 
     def _is_current(self) -> bool:
-        """Check whether the open file is still the current one: neither rotated by another process nor removed."""
+        """Check whether the open log file is still the current one. Another process may have rotated or removed it."""
         with suppress(FileNotFoundError):
             return self.path.stat().st_ino == os.fstat(self._file).st_ino
         return False

@@ -13,7 +13,7 @@ from skyward_core.util.safe_file_access import expand_user, is_dir, resolve_path
 SYSTEM_FOLDERS = ("/bin", "/boot", "/dev", "/etc", "/lib", "/media", "/mnt", "/opt", "/proc", "/run", "/sbin", "/sys",
           "/tmp", "/usr", "/usr/bin", "/usr/lib", "/usr/local", "/usr/local/bin", "/usr/local/lib", "/var",
           "/var/tmp")  # fmt: skip
-# Copied from the tempfile module, which is slow to import.
+# Folders for temporary files, copied from the tempfile module, because that module is slow to import.
 TEMPORARY_FOLDERS, TEMPORARY_VARIABLES = ("/tmp", "/var/tmp", "/usr/tmp"), ("TMPDIR", "TEMP", "TMP")
 
 
@@ -26,7 +26,7 @@ def current_folder() -> Path | None:
 
 
 def current_paths(name: str) -> list[Path]:
-    """Return the path of a file in the current folder; empty if that folder was deleted."""
+    """Return a list with the path of a file in the current folder; empty if the current folder was deleted."""
     return [] if (folder := current_folder()) is None else [folder / name]
 
 
@@ -123,6 +123,6 @@ class NestedStateFolders:
         if not os.path.islink(absolute):  # noqa: PTH114  faster than pathlib
             return is_state_folder(absolute)
         real = resolve_path(absolute)
-        inside = real.is_relative_to(self._folder)  # whether the link leads to a folder inside the working folder
+        inside = real.is_relative_to(self._folder)  # whether the link leads to a path inside the working folder
         above = (each for each in (real, *real.parents) if not (inside and self._folder.is_relative_to(each)))
         return any(is_state_folder(str(each)) for each in above)

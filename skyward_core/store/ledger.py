@@ -36,7 +36,8 @@ R = TypeVar("R", bound=Row)
 
 POOL_FILE = "pool.json"
 ROWS: tuple[type[Row], ...] = (PoolRow, RunRow, Purchase, Replacement)
-# Tables whose rows are in a pool's file, in addition to the pool's row of ``pools``, with their numbers of columns.
+# Tables of whose rows a pool's file has a copy, with their numbers of columns. The file also has the pool's row of
+# ``pools``.
 TABLE_WIDTHS = {"machines": 3, "former": 2, "kept": 3}
 
 Rows = Sequence[Sequence[Any]]
@@ -45,7 +46,7 @@ Rows = Sequence[Sequence[Any]]
 def write_pool_file(folder: Path, pool: dict[str, Any], tables: Mapping[str, Rows]) -> None:
     """Write the ledger's rows about a pool into the pool's folder, so that a lost ledger can be restored."""
     partial = folder / f"{POOL_FILE}.part"
-    with suppress(OSError):  # this copy is optional: the ledger contains the data
+    with suppress(OSError):  # ignore errors, because the file is only a copy: the ledger contains the data
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         partial.touch(mode=0o600)
         partial.write_text(json.dumps({"pool": pool, **tables}), encoding="utf-8")
@@ -54,7 +55,7 @@ def write_pool_file(folder: Path, pool: dict[str, Any], tables: Mapping[str, Row
 
 def remove_pool_file(folder: Path) -> None:
     """Remove the file of :func:`write_pool_file` from a pool's folder, because no resources of the pool remain."""
-    with suppress(OSError):  # the folder may have been deleted already
+    with suppress(OSError):  # ignore errors, because the whole folder may have been deleted already
         (folder / POOL_FILE).unlink(missing_ok=True)
 
 
@@ -198,7 +199,8 @@ class LedgerFile:
         """
         log = self.path.with_name(f"{self.path.name}-wal")
         db: sqlite3.Connection | None = None
-        with suppress(OSError, sqlite3.Error):  # the caller reports the first error
+        # On an error return None, because the caller reports why the ledger cannot be written.
+        with suppress(OSError, sqlite3.Error):
             # If there is no write-ahead log, SQLite would try to create one, which fails on this disk. SQLite does not
             # need a log for a file that is declared immutable.
             mode = "mode=ro" if log.exists() and log.stat().st_size else "immutable=1"
@@ -215,7 +217,7 @@ class LedgerFile:
         """Make the ledger and its side files readable by the owner only. SQLite gives new side files the ledger's
         mode.
         """
-        with suppress(OSError):  # the file exists already, or SQLite will report the error
+        with suppress(OSError):  # ignore an error: the file exists, or SQLite will report why it cannot be created
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         try:
             for part in (
@@ -252,7 +254,7 @@ class LedgerFile:
             db.execute(f"PRAGMA user_version={VERSION}")
             db.execute("COMMIT")
         except BaseException:
-            if db.in_transaction:  # after a full disk, SQLite has ended the transaction already
+            if db.in_transaction:  # a transaction that failed because of a full disk has already been ended by SQLite
                 db.execute("ROLLBACK")
             raise
 
@@ -329,7 +331,7 @@ def describe_error(error: sqlite3.Error, path: Path) -> str:
 
 def _find_writer(path: Path) -> str:
     """Return the process that holds a ledger's write lock, for example a suspended one; "" if unknown."""
-    with suppress(OSError):  # not every system lists its locks
+    with suppress(OSError):  # the name of the process stays unknown on systems without /proc/locks
         index = path.with_name(f"{path.name}-shm").stat()
         place = f"{os.major(index.st_dev):02x}:{os.minor(index.st_dev):02x}:{index.st_ino}"
         for lock in Path("/proc/locks").read_text().splitlines():
@@ -343,8 +345,8 @@ def _find_writer(path: Path) -> str:
     return ""
 
 
-LOCK_TIMEOUT = 10.0  # seconds to wait for other processes
-REOPEN_SECONDS = 5.0  # minimum time between attempts to open a read-only ledger for writing
+LOCK_TIMEOUT = 10.0  # seconds to wait for other processes that lock the ledger
+REOPEN_SECONDS = 5.0  # minimum seconds between attempts to open a read-only ledger for writing
 
 
 class Ledger:
@@ -366,7 +368,7 @@ class Ledger:
         self._patience = LOCK_TIMEOUT
         self._file = LedgerFile(self.path, self._patience)
         self._db = self._file.open()
-        self._reopen_at = 0.0  # by the monotonic clock
+        self._reopen_at = 0.0  # monotonic time of the next attempt to open a read-only ledger for writing
 
     @property
     def damaged_copy(self) -> Path | None:
@@ -379,7 +381,7 @@ class Ledger:
         return self._file.read_only_reason
 
     def _to_error(self, error: sqlite3.Error, what: str) -> LedgerError:
-        """Return the error for a failed statement. A damaged ledger is renamed first."""
+        """Return the error for a failed SQL statement. If the ledger is damaged, first replace it by a new one."""
         if not is_damaged_error(error) or self._file.read_only_reason:
             return LedgerError(f"the ledger {self.path} cannot be {what}: {describe_error(error, self.path)}")
         self._db.close()
@@ -391,7 +393,7 @@ class Ledger:
         )
 
     def close(self) -> None:
-        with self._lock:  # another thread may be executing a statement
+        with self._lock:  # do not close the connection while another thread executes a statement
             self._db.close()
 
     def _write(
@@ -404,14 +406,15 @@ class Ledger:
         with self._lock:
             if self._file.read_only_reason and time.monotonic() >= self._reopen_at:
                 self._reopen_at = time.monotonic() + REOPEN_SECONDS
-                before, self._db = self._db, self._file.open()  # the disk may accept writes again
+                # Open the ledger again, because the disk may accept writes by now.
+                before, self._db = self._db, self._file.open()
                 before.close()
             db = self._db
             try:
                 if patience is not None:
                     db.execute(f"PRAGMA busy_timeout={round(patience * 1000)}")
                 if len(statements) == 1 and not flush:
-                    db.execute(*statements[0])  # a transaction by itself
+                    db.execute(*statements[0])  # a single statement needs no explicit transaction
                     return
                 if flush:
                     db.execute("PRAGMA synchronous=FULL")
@@ -429,7 +432,8 @@ class Ledger:
             except sqlite3.DatabaseError as error:
                 raise self._to_error(error, "written") from error
             finally:
-                with suppress(sqlite3.ProgrammingError):  # closed, because it was damaged
+                # A damaged ledger has been closed and replaced, so its connection rejects the statement.
+                with suppress(sqlite3.ProgrammingError):
                     if flush:
                         db.execute("PRAGMA synchronous=NORMAL")
                     if patience is not None:
@@ -443,7 +447,8 @@ class Ledger:
             self._lock.acquire()
         try:
             return self._db.execute(sql, values).fetchall()
-        except UnicodeEncodeError:  # an isolated surrogate is not valid text, so no row can match
+        except UnicodeEncodeError:
+            # No row matches a text with an isolated surrogate, because SQLite cannot store such a text.
             return []
         except sqlite3.DatabaseError as error:
             raise self._to_error(error, "read") from error
@@ -455,12 +460,12 @@ class Ledger:
         return [row.from_stored(stored) for stored in self._read(sql, values)]
 
     def _read_separately(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Read over a separate connection, which does not create a missing file."""
+        """Execute a query over a separate read-only connection, which does not create a missing file."""
         with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=0.0)) as db:
             return db.execute(sql, values).fetchall()
 
     def _write_trace(self, token: str) -> None:
-        """Update the copy of a pool's rows in its folder, or remove it after the pool's end."""
+        """Update the copy of a pool's ledger rows in the pool's folder. Remove the copy after the pool's end."""
         rows = self._read(f"SELECT {PoolRow.columns()} FROM pools WHERE token=?", (token,))
         if not rows:
             return
@@ -510,7 +515,7 @@ class Ledger:
     def _node_count_statement(self, token: str, machines: Iterable[Machine]) -> tuple[str, tuple[Any, ...]]:
         """Return the statement that sets the number of nodes, which is unknown at first if the spec has a range."""
         last = max((each.node for each in machines), default=-1)
-        # Only this key is updated, because other clients may change other keys, such as the budget.
+        # Update only this key of the spec, because other clients may change other keys, such as the budget.
         put = "UPDATE pools SET spec=json_set(spec, '$.nodes', ?) WHERE token=? AND ?"
         return put, (last + 1, token, last >= 0)
 
@@ -523,7 +528,8 @@ class Ledger:
         put = "INSERT OR IGNORE INTO machines (token, node, machine) VALUES (?,?,?)"
         statements: list[tuple[str, tuple[Any, ...]]] = []
         machines = list(machines)
-        if self.pool(token).state == "starting":  # the creating client has not recorded the number of nodes
+        # The creating client has not recorded the number of nodes, so count the machines found so far.
+        if self.pool(token).state == "starting":
             statements.append(self._node_count_statement(token, (*self.machines(token), *machines)))
         for each in machines:
             text = json.dumps(each.to_json())
@@ -594,7 +600,8 @@ class Ledger:
     def save_receipt_text(self, token: str, text: str) -> None:
         """Save a receipt's text until it is printed."""
         put = "UPDATE pools SET receipt=json_set(receipt, '$.unshown', ?) WHERE token=?"
-        self._write([(put, (text, token))], patience=1.0)  # a short patience: the user waits for the receipt
+        # A short wait for a locked ledger, because the user waits for the receipt.
+        self._write([(put, (text, token))], patience=1.0)
 
     def unprinted_receipts(self) -> dict[str, str]:
         """Return the texts of unprinted receipts by token, oldest first."""
@@ -773,7 +780,7 @@ class Ledger:
         row, mark = self.run(run), process_mark()
         if row is None or row.ended_at is not None or row.has_client:
             return False
-        # A short patience, because this write blocks the event loop.
+        # A short wait for a locked ledger, because this write blocks the event loop.
         self._write([("UPDATE runs SET pid=? WHERE run=? AND pid IS ?", (mark, run, row.pid))], patience=1.0)
         row = self.run(run)
         return row is not None and row.pid == mark
@@ -892,7 +899,7 @@ class Ledger:
         return self._read(f"SELECT run, outcome FROM outcomes WHERE {where} ORDER BY run, idx", (*runs, most))
 
 
-# Columns whose value never changes.
+# Columns of a run whose values never change.
 _FIXED_COLUMNS = ("token", "function", "kind", "total", "opened_at")
 # "lost" may mean that a client's pool ended during its run, so it never replaces an end that another client recorded.
 _END_COLUMNS = ("state", "ended_at", "root_cause")
@@ -927,7 +934,7 @@ def _run_statement(columns: tuple[str, ...]) -> str:
 
 
 def _to_stored(value: Any) -> Any:
-    """Convert a value to a type that SQLite stores: mappings, lists and tuples become JSON."""
+    """Convert a column's value to a type that SQLite stores. Mappings, lists and tuples become JSON."""
     if value is None or type(value) in _STORED_TYPES:
         return value
     return json.dumps(value.to_json() if isinstance(value, RootCause) else value)
@@ -956,7 +963,7 @@ def ledger_id(provider: str) -> str:
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="ascii") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # if several clients find no id, only one creates it
+            fcntl.flock(file, fcntl.LOCK_EX)  # a lock, so that only one of several clients without an id creates it
             name = file.read().strip()
             if not name:
                 name = secrets.token_hex(8)

@@ -19,7 +19,7 @@ from skyward_core.protocol.node_paths import NodePaths
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.light_dataclass import Value, value
 
-REMAINS = "remains on the host: "  # start of a receipt's note about unfetched files
+REMAINS = "remains on the host: "  # beginning of a note in a receipt about unfetched files
 RUN_ID = re.compile(r"[0-9a-f]{1,32}")  # syntax of run ids, validated because hosts report them, too
 
 
@@ -87,7 +87,7 @@ class Row(Value):
     __slots__ = ()
     table: ClassVar[str]
     decoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
-    renamed: ClassVar[Mapping[str, str]] = {}  # field -> column, if their names differ
+    renamed: ClassVar[Mapping[str, str]] = {}  # name of a field -> name of its column, if the names differ
 
     @classmethod
     def column_names(cls) -> list[str]:
@@ -101,7 +101,7 @@ class Row(Value):
 
     @classmethod
     def from_stored(cls, stored: Sequence[Any]) -> Self:
-        """Create a row from stored values."""
+        """Create a row from the values that SQLite has stored, in the order of the columns."""
         return cls(
             *(
                 cls.decoders[each.name](found) if found is not None and each.name in cls.decoders else found
@@ -223,7 +223,7 @@ class Replacement(Row):
         return is_process_alive(int(self.owner.partition(".")[0] or 0))
 
 
-_PID_BITS = 22  # Linux has at most 2^22 processes
+_PID_BITS = 22  # number of bits of a process id, because Linux has at most 2^22 processes
 
 
 def process_mark(pid: int | None = None) -> int:
@@ -241,7 +241,8 @@ def process_mark(pid: int | None = None) -> int:
         started = f"{fields[18]} {_boot_id()}"
     except (OSError, ValueError, IndexError):
         return pid
-    if state == "Z":  # has ended, but its parent does not wait for it, as in containers without an init process
+    # A zombie process has ended although its parent does not wait for it, as in containers without an init process.
+    if state == "Z":
         return 0
     return (zlib.crc32(started.encode()) << _PID_BITS) + pid if pid >> _PID_BITS == 0 else pid
 

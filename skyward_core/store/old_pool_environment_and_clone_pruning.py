@@ -22,8 +22,8 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, is_process_alive, process_mark
 from skyward_core.util.safe_file_access import read_own_json
 
-CLONES_FOLDER = "clones"  # subfolder of the state folder
-_OWNER_SUFFIX = ".used"  # ending of the file beside a clone that names its owner
+CLONES_FOLDER = "clones"  # subfolder of the state folder for clones of git repositories
+_OWNER_SUFFIX = ".used"  # file name ending; the file beside a clone names the process and the pool that use the clone
 
 
 def make_clone_folder(pool: str = "") -> Path:
@@ -49,9 +49,10 @@ def remove_clone(folder: Path) -> None:
     folder.with_suffix(_OWNER_SUFFIX).unlink(missing_ok=True)
 
 
-MAX_AGE = 90 * 86400.0  # seconds after its end until a pool's files are deleted
-MAX_TOTAL_BYTES = 20 * 10**9  # bytes of all ended pools together; beyond that, the oldest are deleted
-STAT_BLOCK_BYTES = 512  # unit of stat's block count
+MAX_AGE = 90 * 86400.0  # seconds after a pool's end until its files are deleted
+# Maximum bytes of the files of all ended pools; above this total, the oldest pools are deleted.
+MAX_TOTAL_BYTES = 20 * 10**9
+STAT_BLOCK_BYTES = 512  # bytes of the unit in which stat counts the blocks of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,8 @@ def prune_environments(ledger: Ledger, *, age: float = MAX_AGE, only_look: bool 
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
-            used_at = _last_used_at(folder)  # checked again: another process may have used or deleted it
+            # Check again under the lock, because another process may have used or deleted the environment.
+            used_at = _last_used_at(folder)
             if used_at >= before:
                 continue
             pruned.append(PrunedEnvironment(folder.name, used_at, _disk_usage(folder)))
@@ -179,7 +181,7 @@ def prune_clones(ledger: Ledger, *, only_look: bool = False) -> list[tuple[str, 
     for mark in sorted((state_folder.state_home() / CLONES_FOLDER).glob(f"*{_OWNER_SUFFIX}")):
         folder = mark.with_suffix("")
         used: dict[str, Any] = {"pid": 0, "pool": ""}
-        with suppress(OSError, ValueError):  # the client was killed while it wrote the file, before it had a pool
+        with suppress(OSError, ValueError):  # a client that was killed while it wrote this file has not created a pool
             used |= read_own_json(mark) or {}
         if is_process_alive(int(used["pid"])) or used["pool"] in keys or folder.name in named:
             continue

@@ -19,8 +19,8 @@ from skyward_core.views.pool_view import MAX_RUNS, PoolView, apply
 from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.stdout_stderr_order import Piece, Place, end_place, find_tail_start, merge_streams
 
-LOG_TAIL_BYTES = 1 << 20  # bytes of each worker's logs, from their end, in a view
-MAX_OPEN_FILES = 64  # workers whose files are open at the same time
+LOG_TAIL_BYTES = 1 << 20  # bytes at the end of each worker's logs that a view shows
+MAX_OPEN_FILES = 64  # maximum number of workers whose log files are open at the same time
 
 
 def summarize_pool(ledger: Ledger, row: PoolRow) -> PoolView:
@@ -77,7 +77,7 @@ def add_logs(view: PoolView, folder: Path) -> dict[str, Place]:
 
 
 def _timed_pieces(folder: Path, stem: str, end: Place) -> Iterator[tuple[float, str, Piece]]:
-    """Yield the last part of a worker's output, with non-decreasing times."""
+    """Yield the last part of a worker's output as pieces with a time each, which never decreases."""
     latest = 0.0
     for piece in merge_streams(folder, stem, find_tail_start(folder, stem, end, LOG_TAIL_BYTES), end):
         latest = max(latest, piece.at or 0.0)
@@ -131,8 +131,8 @@ def _finish_view(view: PoolView, ledger: Ledger, row: PoolRow) -> PoolView:
     return view
 
 
-METRIC_TAIL_BYTES = 1 << 20  # bytes read of a rank's metrics, from the end
-MAX_METRIC_RANKS = 8  # ranks whose metrics are read
+METRIC_TAIL_BYTES = 1 << 20  # bytes at the end of each rank's metric file that are read
+MAX_METRIC_RANKS = 8  # maximum number of ranks whose metrics are read
 
 
 def load_metrics(

@@ -38,13 +38,14 @@ from skyward_core.views.machine_metrics import (
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.recording_entries import apply_entry, entry_time, parse_event
 
-EXCEPTION_SUFFIX = ".raised"  # ending of the file with a failed run's root-cause exception
-MIN_FREE_BYTES = 1 << 20  # bytes; more than a node sends of a log at once
-MAX_EVENT_BYTES = 64 << 20  # bytes of a journal line that is read; the largest outcomes are far smaller
+EXCEPTION_SUFFIX = ".raised"  # ending of the file with the exception of a failed run's root cause
+MIN_FREE_BYTES = 1 << 20  # minimum free bytes of the disk for writing logs; a node sends less than this in one piece
+MAX_EVENT_BYTES = 64 << 20  # maximum bytes of a journal line that is read; even the largest outcomes are far smaller
 JOURNAL_TAIL_BYTES = 1 << 16  # bytes at the end of the journal that contain its last events
 
 
-UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)  # errors of a read-only or full disk
+# Error numbers of a read-only or full disk.
+UNWRITABLE = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT)
 
 
 class PoolFolder:
@@ -70,7 +71,7 @@ class PoolFolder:
         except OSError as error:
             if error.errno not in UNWRITABLE or not self.logs.is_dir():
                 raise
-            # The disk of an existing pool accepts no writes: the pool can still be watched and torn down.
+            # Continue, because a pool whose disk accepts no writes can still be watched and torn down.
         self.cursors = self.log_sizes()
 
     def _open_journal(self, path: Path) -> None:
@@ -82,7 +83,7 @@ class PoolFolder:
         except BlockingIOError:
             return
         if read_tail(path, 1) not in (b"", b"\n"):
-            journal.write(b"\n")  # completes a line that a crash cut short
+            journal.write(b"\n")  # end the line that a crash cut short, so that the next event begins on its own line
 
     def write_log(self, name: str, at: int, data: bytes) -> None:
         """Write log bytes at their offset.
@@ -130,7 +131,7 @@ class PoolFolder:
         return {path.name: path.stat().st_size for path in log_files(self.logs)}
 
     def add_event(self, event: events.Event) -> None:
-        """Queue an event for the journal; see :meth:`flush`."""
+        """Queue an event for the journal, to be written by :meth:`flush`."""
         if self.is_writer:
             self._pending_events.append(event)
 
@@ -155,7 +156,7 @@ class PoolFolder:
             os.close(descriptor)
         self._files.clear()
         self.flush()
-        self.is_writer = False  # another client is the writer, so later events are written by that client
+        self.is_writer = False  # this client stops writing the journal, and another client writes the later events
         if self._journal is not None:
             self._journal.close()
 
@@ -341,7 +342,7 @@ def read_lock(pool: str, until: float | None = None) -> dict[int, str]:
 
 
 def _locks_by_node(locks: Path) -> dict[int, list[Path]]:
-    """Return the files of package locks by node. The folder is listed only once, because it may be large."""
+    """Return the paths of the package lock files by node. The folder is listed only once, because it may be large."""
     found: dict[int, list[Path]] = {}
     for path in sorted(locks.glob("n????.????.txt")):
         found.setdefault(int(path.name[1:5]), []).append(path)
@@ -377,10 +378,12 @@ def read_dashboards(pool: str) -> list[tuple[str, int, str]]:
     return [(str(name), int(port), str(path)) for name, port, path in saved]
 
 
-METRICS_FILE_BYTES = 2 << 20  # bytes per file
-METRICS_TOTAL_BYTES = 24 << 20  # bytes of all files; beyond that, the oldest files except the first one are deleted
+METRICS_FILE_BYTES = 2 << 20  # bytes after which a new file for metrics is begun
+# Maximum bytes of all metric files; above this total, the oldest files except the first one are deleted.
+METRICS_TOTAL_BYTES = 24 << 20
 FLUSH_BYTES = 64 << 10  # bytes of lines after which a block is written
-FLUSH_SECONDS = 5.0  # seconds until an incomplete block is written; a killed process loses it
+# Seconds until a block that is not full is written; metrics that are not written are lost if the process is killed.
+FLUSH_SECONDS = 5.0
 
 
 class MetricsWriter:
@@ -399,7 +402,7 @@ class MetricsWriter:
         self._is_closed = False
 
     def put(self, entry: dict[str, Any]) -> None:
-        """Add an entry; see ``views.recording_entries``."""
+        """Add an entry to the recorded metrics; see ``views.recording_entries``."""
         if self._is_closed:
             return
         try:
@@ -455,7 +458,8 @@ def read_metrics(folder: Path, around: float = -inf) -> Iterator[Entry]:
     for path in reversed(_metrics_files(folder)):
         try:
             begun.insert(0, RecordingReader.read(path))
-        except (UsageError, FileNotFoundError):  # truncated at its beginning, or deleted in the meantime
+        except (UsageError, FileNotFoundError):
+            # Skip a file whose beginning is incomplete, or that was deleted in the meantime.
             continue
         first_at = next(_metrics_entries(begun[0]), {}).get("at")
         if isinstance(first_at, int | float) and first_at <= around:
@@ -523,7 +527,7 @@ def _metrics_before(folder: Path, run: RunView, node: int, failed_at: float) -> 
 
 
 DISMISSED_FILE = "dismissed.json"
-MAX_DISMISSED = 10_000  # ids; the oldest are dropped
+MAX_DISMISSED = 10_000  # maximum number of stored ids; the oldest ones are dropped
 _RUN = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
@@ -621,5 +625,6 @@ class PoolKeyFolder:
             OSError: If the folder cannot be removed.
         """
         while self.path.exists():
-            with suppress(FileNotFoundError):  # another client removes the folder at the same time
+            # Ignore a missing folder, because another client may remove it at the same time.
+            with suppress(FileNotFoundError):
                 shutil.rmtree(self.path)

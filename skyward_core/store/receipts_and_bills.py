@@ -69,7 +69,8 @@ def make_bills(
     return tuple(bills)
 
 
-_RECEIPT_KEYS = {"retained": "kept", "remaining_files": "stays"}  # field -> key of the stored receipt
+# Name of a field -> key in the stored receipt, if they differ.
+_RECEIPT_KEYS = {"retained": "kept", "remaining_files": "stays"}
 
 
 @value

@@ -22,15 +22,16 @@ from skyward_core.model.errors import Hint, UsageError
 VERSION = 1
 MAGIC = b"SKYWARD-RECORD "
 SUFFIX = ".skyrec"
-BLOCK_BYTES = 256 << 10  # bytes of lines in a full block
-COMPRESSION_LEVEL = 6  # higher levels take several times as long and save a few percent
-MAX_LINE_BYTES = 4 << 20  # bytes per line
-MAX_RAW_BLOCK_BYTES = BLOCK_BYTES + MAX_LINE_BYTES  # bytes of a block's lines before compression
-MAX_FILE_BYTES = 128 << 20  # bytes of a recording; larger files are rejected
-MAX_TOTAL_BYTES = 512 << 20  # bytes of all lines of a recording before compression
+BLOCK_BYTES = 256 << 10  # bytes of uncompressed lines after which a block is full
+COMPRESSION_LEVEL = 6  # zlib level; higher levels take several times as long and save only a few percent
+MAX_LINE_BYTES = 4 << 20  # maximum bytes of a line, which contains one entry
+MAX_RAW_BLOCK_BYTES = BLOCK_BYTES + MAX_LINE_BYTES  # maximum bytes of a block's lines before compression
+MAX_FILE_BYTES = 128 << 20  # maximum bytes of a recording; larger files are rejected
+MAX_TOTAL_BYTES = 512 << 20  # maximum bytes of all lines of a recording before compression
 
 Entry = dict[str, Any]
-_BLOCK_HEADER = Struct("!4sIII")  # mark, compressed bytes, bytes of lines, checksum of the compressed bytes
+# Header of a block: mark, compressed bytes, bytes of lines, checksum of the compressed bytes.
+_BLOCK_HEADER = Struct("!4sIII")
 _BLOCK_MAGIC = b"blk1"
 
 
@@ -71,7 +72,10 @@ class RecordingWriter:
             raise
 
     def put(self, entry: Entry) -> bool:
-        """Add an entry. Returns False if the entry or the recording is too large."""
+        """Add an entry.
+
+        Return whether it was added, which is not the case if the entry or the recording is too large.
+        """
         line = json.dumps(entry, separators=(",", ":")).encode() + b"\n"
         if (
             len(line) > MAX_LINE_BYTES
@@ -96,7 +100,8 @@ class RecordingWriter:
         try:
             self._write(_BLOCK_HEADER.pack(_BLOCK_MAGIC, len(packed), len(lines), zlib.crc32(packed)) + packed)
         except OSError:
-            os.ftruncate(self._file, before)  # otherwise an incomplete block would hide the blocks after it
+            # Remove the incomplete block, because a reader would stop there and miss later blocks.
+            os.ftruncate(self._file, before)
             os.lseek(self._file, before, os.SEEK_SET)
             self.size = before
             raise
@@ -147,7 +152,7 @@ class RecordingReader:
             UsageError: If the file is not a readable recording.
             OSError: If the file cannot be read.
         """
-        # O_NONBLOCK, because opening a named pipe would wait for its writer.
+        # O_NONBLOCK, because opening a named pipe would otherwise wait for a writer of the pipe.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as source:
             if not stat.S_ISREG(os.fstat(source.fileno()).st_mode) or not source.peek(len(MAGIC)).startswith(MAGIC):
                 raise _not_a_recording(str(path))

@@ -110,7 +110,7 @@ class RunLogs:
         found = []
         for _, log in ledger.iter_outcomes(row.run):
             self._check_cancelled()
-            # Names come from nodes and may have been stored by a release that did not validate them.
+            # Validate names again, because an older release may have stored names of nodes without validation.
             for stem in sorted({name.rpartition(".")[0] for name in log if is_log_name(name)}):
                 (out, err), (out_end, err_end) = zip(
                     *(log.get(f"{stem}.{name}", (0, 0)) for name in STREAMS), strict=True
@@ -154,7 +154,7 @@ class RunLogs:
             return None
         start: Place | None = None
         end = last = (0, 0)
-        follows = False  # whether the bytes after the last mark still belong to the run
+        follows = False  # whether output after the last order mark belongs to this run
         for mark in marks:
             at = (mark.out, mark.err)
             if mark.run == run:
@@ -163,7 +163,8 @@ class RunLogs:
                 end = at
             follows, last = mark.run == run and mark.kind == BEFORE, at
         if marks and marks[-1].run == run:
-            end = end_place(self.folder, stem)  # no other run wrote after this one
+            # The last mark belongs to this run, so all later output belongs to it, too.
+            end = end_place(self.folder, stem)
         return None if start is None else (start, end)
 
 
@@ -179,9 +180,11 @@ def merge_ranges(parts: list[LogRange]) -> list[LogRange]:
     return out
 
 
-SEEK_STRIDE_LINES = 512  # smallest distance between two seek points
-RING_TAIL_LINES = 64  # last lines of a ring buffer; their place in the files shows which lines the buffer contains
-MAX_SEARCH_LINES = 20_000  # lines at the end of the files in which the last lines of a ring buffer are searched for
+SEEK_STRIDE_LINES = 512  # minimum number of lines between two seek points
+# Number of last lines of a ring buffer that are searched for in the files, to find the buffer's place there.
+RING_TAIL_LINES = 64
+# Maximum number of lines at the end of the files in which the last lines of a ring buffer are searched for.
+MAX_SEARCH_LINES = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +266,7 @@ class StoredLines:
             for stop in range(len(texts), len(tail) - 1, -1):
                 if texts[stop - 1] == tail[-1] and texts[stop - len(tail) : stop] == list(tail):
                     return first + stop - end
-        # If the run is active, an empty buffer will begin with the first line of the run.
+        # An empty buffer of an active run begins with line 0 of the run.
         return max(0, self.count - end) if tail or self._is_finished else 0
 
     def _read_from(
@@ -291,7 +294,7 @@ class StoredLines:
             yield lines, spot
 
     def _unfinished_lines(self, spot: _SeekPoint) -> list[Line]:
-        """Return the unfinished lines at the end of a part, unless more output may follow."""
+        """Return the last lines of a part that have no newline, unless more output of the worker may follow."""
         lines: list[Line] = []
         if self._is_finished or spot.part < len(self._ranges) - 1:
             for stream in STREAMS:

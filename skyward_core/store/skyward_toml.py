@@ -53,7 +53,7 @@ def pool_tables() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _merge_tables(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Merge nested tables. The values of ``above`` take precedence."""
+    """Return the union of two nested tables, in which the values of ``above`` take precedence."""
     both = {
         key: _merge_tables(below[key], value)
         for key, value in above.items()
@@ -88,7 +88,7 @@ def _read_settings_file(path: Path) -> Settings:
     Raises:
         UsageError: If the file cannot be read, is not TOML or has invalid values. The message names the place.
     """
-    from pydantic import TypeAdapter, ValidationError  # imported late: most users have no settings file
+    from pydantic import TypeAdapter, ValidationError  # imported late, because most users have no settings file
 
     try:
         content = parse_toml(read_text(path, most=MAX_SETTINGS_BYTES))
@@ -100,5 +100,5 @@ def _read_settings_file(path: Path) -> Settings:
     except ValidationError as error:
         wrong = (f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise UsageError(f"Invalid settings in {path}: {'; '.join(wrong)}") from error
-    except ValueError as error:  # not TOML, or not text
+    except ValueError as error:  # the file is not valid TOML or not UTF-8 text
         raise UsageError(f"Cannot parse {path}: {error}") from error

@@ -15,17 +15,17 @@ from skyward_core.model.errors import UsageError
 from skyward_core.protocol.node_paths import STATE_FILE, NodePaths, pools_folder
 from skyward_core.util.safe_file_access import expand_user, resolve_path
 
-# bytes of a base folder's path, so that the sockets below fit into the 104 bytes that some systems allow
+# maximum bytes of a base folder's path, so that the paths of sockets below it fit into the system's 104 bytes
 MAX_SOCKET_BASE_BYTES = 55
 
-ENVIRONMENTS_FOLDER = "environments"  # environments of images on this machine
+ENVIRONMENTS_FOLDER = "environments"  # name of the folder with the environments of images on this machine
 SETTINGS_FILE = "skyward.toml"
-PRUNED_FILE = "pruned"  # marker file; its modification time is the time of the last pruning
-# Other names in the state folder.
+PRUNED_FILE = "pruned"  # name of a marker file, whose modification time is the time of the last pruning
+# All names of files and folders that this library creates in the state folder.
 OWN_NAMES = (STATE_FILE, ENVIRONMENTS_FOLDER, PRUNED_FILE, "ledger.db*", "pools", "local", "aws", "slurm", "tasks",
         "debug", "known_hosts*",
         "ssh_config*", "skyward-*", "empty", SETTINGS_FILE, "*.json", "*.json.draft")  # fmt: skip
-PRUNE_INTERVAL = 86400.0  # seconds between prunings
+PRUNE_INTERVAL = 86400.0  # seconds between two deletions of old files
 
 
 def state_home() -> Path:
@@ -49,7 +49,8 @@ def state_home() -> Path:
                 "SKYWARD_HOME to a private folder."
             )
         if not (mark := path / STATE_FILE).exists():
-            with suppress(OSError):  # if the disk is full, the ledger identifies the state folder instead of the marker
+            # If a full disk prevents the marker file, the ledger file identifies the state folder.
+            with suppress(OSError):
                 mark.touch()
     except OSError as error:
         raise UsageError(
@@ -59,7 +60,8 @@ def state_home() -> Path:
 
 
 def _make_private(path: Path, *, named: bool) -> str:
-    """Make the state folder private, unless it also contains files of others. Return the remaining problem, or "".
+    """Make the state folder accessible to its user only, unless it also contains other files. Return the remaining
+    problem, or "".
 
     Args:
         path: The folder.
@@ -74,7 +76,7 @@ def _make_private(path: Path, *, named: bool) -> str:
     if not named or (not found.st_mode & stat.S_ISVTX and all(map(_has_own_name, path.iterdir()))):
         path.chmod(0o700)
         return ""
-    # Imported late: most homes are private.
+    # Imported late, because most state folders are private already.
     from skyward_core.node.bootstrap.host_inspection import is_writable_by_others
 
     return f"{path} is writable by other users" if is_writable_by_others(found) else ""
@@ -84,7 +86,8 @@ def is_state_folder(folder: str) -> bool:
     """Check whether a folder is a state folder of this program, created by this process, another process, or on a
     host.
     """
-    exists_path = os.path.exists  # called for many folders, and pathlib takes five times as long
+    # os.path.exists, because the check runs for many folders and pathlib takes five times as long.
+    exists_path = os.path.exists
     if exists_path(f"{folder}/{STATE_FILE}"):
         return True
     inside = pools_folder(folder)
@@ -98,7 +101,7 @@ def is_state_folder(folder: str) -> bool:
 
 
 def find_state_folder(path: Path) -> Path | None:
-    """Return the state folder that a path is or belongs to, or None.
+    """Return the state folder to which a path belongs; None if it belongs to none.
 
     Other files that a user stores in such a folder do not belong to it.
     """
@@ -123,7 +126,7 @@ def prune_is_due() -> bool:
         return time.time() - mark.stat().st_mtime > PRUNE_INTERVAL
     except FileNotFoundError:
         with suppress(OSError):
-            mark.touch()  # a new home has no old files
+            mark.touch()  # create the marker now, because a new state folder has no old files to delete
         return False
 
 
@@ -147,7 +150,7 @@ ABANDONED_SECONDS = 60.0  # seconds without changes after which an empty folder 
 def remove_abandoned_folders() -> None:
     """Delete the empty folders of local pools, which killed clients left behind, and the folders of their sockets."""
     for root in (state_home() / LOCAL_FOLDER).glob("*.*"):
-        with suppress(OSError):  # the folder is not empty, or another process has removed it
+        with suppress(OSError):  # rmdir fails if the folder is not empty, or another process has removed it
             if time.time() - root.stat().st_mtime > ABANDONED_SECONDS:
                 root.rmdir()
                 sockets = ensure_socket_folder(root)
@@ -157,7 +160,7 @@ def remove_abandoned_folders() -> None:
 
 
 def ensure_socket_folder(owner: Path) -> Path:
-    """Return a short, private folder for the Unix sockets of ``owner``.
+    """Create a private folder with a short path for the Unix sockets of ``owner``, and return it.
 
     The path of a socket may have about 100 bytes, which folders deep in a home often exceed.
 
@@ -178,7 +181,8 @@ def ensure_socket_folder(owner: Path) -> Path:
         if not _is_private(root):
             wrong.append(str(root))
             continue
-        from hashlib import blake2s  # imported late: hashlib loads OpenSSL, which would delay the app's first paint
+        # Imported late, because hashlib loads OpenSSL, which would delay the first screen of the app.
+        from hashlib import blake2s
 
         path = root / blake2s(os.fsencode(owner), digest_size=8).hexdigest()
         path.mkdir(mode=0o700, exist_ok=True)
@@ -191,7 +195,7 @@ def ensure_socket_folder(owner: Path) -> Path:
 
 
 def _socket_bases() -> list[str]:
-    import tempfile  # imported late: connections often need no socket folder
+    import tempfile  # imported late, because most connections need no socket folder
 
     return [os.environ.get("XDG_RUNTIME_DIR", ""), tempfile.gettempdir(), "/tmp"]
 

@@ -104,7 +104,7 @@ def lock_sweep(pool: str, sweep: str) -> Iterator[None]:
 
 
 def _open_lock_file(path: Path) -> IO[str]:
-    """Open a permanent lock file for reading and writing."""
+    """Open a lock file for reading and writing. Create it if necessary; it is never deleted."""
     return open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+", encoding="utf-8")
 
 
@@ -144,7 +144,8 @@ def read_trials(pool: str, run: str) -> TrialSheet | None:
     if data is None:
         return None
     sheet = TrialSheet.from_json(data)
-    if sheet.gang and not sheet.runs and sheet.tasks:  # earlier releases saved one sheet per run
+    # Earlier releases saved the sheet of a sweep by gangs without its runs.
+    if sheet.gang and not sheet.runs and sheet.tasks:
         sheet = replace(sheet, runs={sheet.tasks[0]: run})
     return sheet
 
