@@ -59,7 +59,7 @@ def describe_client() -> str:
 
 CLOCK_TOLERANCE = 2.0  # seconds; smaller differences between clocks may be transmission delays
 MAX_CLOCK_ERROR = 30.0  # seconds; if an event's time differs by more than this, one of the two clocks was set
-# CLOCK_BOOTTIME continues during suspend, like the wall clock. The loop's time does not.
+# Use CLOCK_BOOTTIME, because it continues during suspend, like the wall clock. The event loop's clock stops.
 _TICKING = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
@@ -168,7 +168,7 @@ class Listener(Protocol):
     def on_frame(self, link: Link, header: frames.FromAgent, body: bytes) -> None: ...
 
     def on_link(self, link: Link, up: bool, detail: str) -> None:
-        """Handle a change of the link's state: up, down or still down.
+        """Receive a change of the link's state: up, down or still down.
 
         If ``up`` is true while ``link.silent`` is still set, the agent had stopped answering and now answers again on
         the same connection. No new welcome frame follows in this case.
@@ -222,7 +222,7 @@ class Link:
         self.node = node
         self.transport = transport
         self.up = False
-        self.silent = False  # whether the connection exists but the agent does not answer
+        self.silent = False  # whether the connection is up although the agent has stopped answering
         self.gone = False  # whether the node is lost for good, so that the link does not reconnect
         self.lost_reason = ""
         self.lost_error_type = "NodeLost"  # error type of the node's calls if the node is lost
@@ -234,13 +234,15 @@ class Link:
         self.spent = False  # whether the gang accepts no further calls although its present calls continue
         nothing: AnyHeader = {}
         self.welcome: frames.AgentWelcome = nothing  # the agent's welcome frame; empty until it arrives
-        self.last_sizes: dict[str, int] | None = None  # sizes of the log files when the agent ended
-        self.retained_results: dict[str, int] | None = None  # unacknowledged bytes by run when the agent ended
+        # Bytes of each log file at the end of the agent, as stated by its "bye" frame.
+        self.last_sizes: dict[str, int] | None = None
+        # Run -> bytes of its unacknowledged results at the end of the agent.
+        self.retained_results: dict[str, int] | None = None
         self.loop = asyncio.get_running_loop()
         self._listener = listener
         self._observer = observer
         self._logs_from = logs_from or {}
-        self._log_extra = {"pool": pool}  # context of debug log records
+        self._log_extra = {"pool": pool}  # name of the pool, added to records of the debug log
         self._pipe: Pipe | None = None
         # Encoded frames that are collected for one write; None if nothing is being collected.
         self._corked: list[bytes] | None = None
@@ -282,7 +284,7 @@ class Link:
         self._welcomed = welcomed = asyncio.get_running_loop().create_future()
         # Mark an exception of the future as retrieved: if opening the pipe fails, its own exception is raised.
         welcomed.add_done_callback(lambda done: done.cancelled() or done.exception())
-        # An abandoned pipe may report its end when the next pipe is already up. Ignore such a report.
+        # Ignore the end of an abandoned pipe, because the pipe may report it when the next pipe is already up.
         self._pipe = await self.transport.open(
             self._on_data,
             lambda error: self._on_connection_lost(error) if self._welcomed is welcomed else None,
@@ -395,7 +397,7 @@ class Link:
         self.send({"t": "warn", "node": node, "left": seconds})
 
     def time_of(self, header: frames.Timestamp) -> float:
-        """Return the time of a frame's event by the client's clock; the present time if the frame states no time."""
+        """Return the Unix time of a frame's event by the client's clock; now if the frame states no time."""
         return self.to_client_time(float(header["at"])) if "at" in header else time.time()
 
     def to_client_time(self, at: float) -> float:
@@ -520,7 +522,7 @@ class Link:
 
     def _on_connection_lost(self, error: Exception | None) -> None:
         was_up, self.up, self._pipe = self.up, False, None
-        self.silent = False  # an agent counts as silent only while it is connected
+        self.silent = False  # an agent can only count as silent while its link is connected
         error = self._protocol_error or error
         failure = ConnectionError(f"the connection to node {self.node} was lost" + (f": {error}" if error else ""))
         if self._welcomed is not None and not self._welcomed.done():
@@ -554,7 +556,7 @@ class Link:
                 _log.warning("node %d: not tried again: %s", self.node, error, extra=self._log_extra)
                 self._listener.on_link(self, False, f"{error.what}; not tried again")
                 return
-            # Other errors may be temporary, for example a missing key file.
+            # Retry after any other error, because the cause may be temporary, such as a missing key file.
             except (OSError, WireError, PoolError, UsageError) as error:
                 delay = min(longest, delay * 2)
                 if isinstance(error, CredentialsRefused):
@@ -577,7 +579,7 @@ class Link:
                 task.cancel()
 
     def abandon(self) -> None:
-        """End the connection to a lost node, because a machine without power does not end it."""
+        """Close the connection to a lost node, because a machine without power never closes it."""
         if self._pipe is not None:
             self._pipe.close()
             self._on_connection_lost(None)
@@ -622,7 +624,7 @@ class Link:
         self._calls[header["run"], header["i"]] = header, body
         if not self.up:
             return
-        # One write, hence one wake-up of the agent, for the acknowledgements and the call.
+        # Send the acknowledgements and the call in one write, so that the agent wakes up only once.
         carries = bool(self._acks) and self.loop.time() - self._acks_since >= ACK_AGE
         corks = carries and len(body) <= CORKED_BODY and self.cork()
         if carries:
@@ -669,7 +671,8 @@ class Link:
 
     def flush_acknowledgements(self) -> bool:
         """Send the pending acknowledgements now. Return whether there were any."""
-        # The timer stays: cancelling it and starting another one for every call costs more than a timer without work.
+        # Keep the timer, because cancelling it and starting another one for every call costs more than a timer without
+        # work.
         if pending := bool(self._acks):
             self._send_acks()
         return pending
@@ -771,7 +774,7 @@ class Link:
             self._pipe.close()
 
     async def fetch(self, name: str, landing: ResultDownload) -> None:
-        """Download a file of the agent's spool.
+        """Download a log or result file from the spool folder of the agent.
 
         Raises:
             OSError: If the file does not exist or cannot be written here.
@@ -825,9 +828,9 @@ class Link:
         _log.debug(message, self.node, direction, header["t"], "".join(about), len(body), extra=self._log_extra)
 
 
-@lru_cache(maxsize=4)  # all nodes get the same sources, so each source is compressed once
+@lru_cache(maxsize=4)  # compress each source only once, because all nodes get the same sources
 def _compress(data: bytes) -> bytes:
-    import zlib  # imported late: pools of this machine need no sources
+    import zlib  # imported late, because pools on this machine send no sources
 
     return zlib.compress(data, 1)
 

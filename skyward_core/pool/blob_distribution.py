@@ -161,7 +161,8 @@ class BlobCache:
             self._sizes[parcel.name] = parcel.size
             self.users.setdefault(parcel.name, set()).add(run)
         if self._drops:
-            await asyncio.wait(self._drops)  # a blob that is being deleted must not count as present
+            # Wait for active deletions, because a blob that is being deleted must not count as present.
+            await asyncio.wait(self._drops)
         links = self._context.present_links
         await self._distributor.send(links, parcels)
         return frozenset(links)

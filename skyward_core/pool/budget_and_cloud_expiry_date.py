@@ -82,7 +82,8 @@ class Budget:
         deadline = time.monotonic() + ANSWER_TIMEOUT
         self._emit_state("asked", budget, time.time() + ANSWER_TIMEOUT)
         while (remaining := deadline - time.monotonic()) > 0:
-            with suppress(TimeoutError):  # stop waiting regularly, because the user of another client may have answered
+            # Stop waiting at intervals to check whether the user of another client has answered.
+            with suppress(TimeoutError):
                 await asyncio.wait_for(self._raised.wait(), min(remaining, CHECK_INTERVAL))
                 return True
             if self._current_budget() != budget:

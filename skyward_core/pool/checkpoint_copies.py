@@ -68,7 +68,8 @@ class CheckpointCopies:
         self._restored: dict[tuple[Link, str], str] = {}  # node and path -> version that this client has copied there
         # Run -> path and time of the files in the newest copied checkpoints.
         self._saved: dict[str, frozenset[tuple[str, float]]] = {}
-        self._copying = defaultdict[str, asyncio.Lock](asyncio.Lock)  # locks of the uploads, by the content's hash
+        # Content hash -> lock, so that the same content is not uploaded twice at once.
+        self._copying = defaultdict[str, asyncio.Lock](asyncio.Lock)
         self.resumed: dict[str, FetchedRow] = {}
         self._resume_lock, self.has_resumed = asyncio.Lock(), False
         # Folder on this machine with the checkpoints that were downloaded from the store.
@@ -167,7 +168,7 @@ class CheckpointCopies:
                 name = options.resume or run
                 self.upload = f"checkpoint {latest[0].name} of run {run}", time.monotonic()
                 if not await asyncio.to_thread(self._store.save, name, files, options.keep_checkpoints):
-                    return  # a file changed during the upload: the next scan saves it
+                    return  # save nothing now, because a file changed during the upload; the next scan saves it
                 place = self._store.url
         except (OSError, UsageError) as error:
             self._context.news.emit_warning(f"checkpoints of run {run} are not saved: {error}")

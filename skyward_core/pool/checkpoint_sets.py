@@ -147,7 +147,7 @@ def _without_numbers(name: str) -> str:
 
 
 def _set_name(path: str, marked: set[str]) -> str:
-    """Return the outermost numbered folder, else the folder of a distributed checkpoint, else the path itself."""
+    """Return the name of a file's set: its outermost numbered folder, distributed checkpoint folder or own path."""
     folder = _folder(path)
     parts = folder.split("/")
     for at, part in enumerate(parts, 1):
@@ -242,7 +242,7 @@ def _is_whole(file: BinaryIO, name: str, head: bytes, size: int) -> bool:
         tensors = json.loads(file.read(length))
         ends = [each["data_offsets"][1] for key, each in tensors.items() if key != "__metadata__"]
         return bool(8 + length + max(ends, default=0) <= size)
-    # An empty file marks an event, and a .distcp file may have several parts.
+    # Do not check an empty file, which may be a marker, or a .distcp file, which may have several parts.
     if head and b"PK\x03\x04".startswith(head[:4]) and not name.endswith(".distcp"):
         return _is_whole_zip(file, size)
     if name.endswith(".pkl"):

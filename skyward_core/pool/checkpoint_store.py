@@ -128,7 +128,7 @@ class CheckpointStore:
                     continue
                 try:
                     return [(file, self._download(run, file, folder)) for file in files]
-                except OSError as error:  # this copy is incomplete, but an older one may be complete
+                except OSError as error:  # try the next older copy, because this one is incomplete
                     shutil.rmtree(folder, ignore_errors=True)
                     reason = f"{manifest}: {error}"
             if reason:

@@ -17,7 +17,7 @@ HTTP_TIMEOUT = 3.0  # seconds to wait for the HTTP response of a dashboard
 
 @value
 class Dashboard(Value):
-    """A web page that currently answers.
+    """Dashboard (web page) on the head node that answers HTTP requests now.
 
     Attributes:
         name: Name of the plugin or program.
@@ -33,7 +33,7 @@ class Dashboards:
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._forwards: dict[int, tuple[str, int]] = {}  # local address by port of the head
+        self._forwards: dict[int, tuple[str, int]] = {}  # port on the head node -> forwarded address on this machine
 
     async def find_available(self, known: Iterable[tuple[str, int, str]]) -> list[Dashboard]:
         """Return the pages that answer now.

@@ -55,7 +55,7 @@ class _Node:
 
 
 def _has_room_for(lines: int) -> bool:
-    """Check whether further connections would leave most of the process's limit of open files to the user's script."""
+    """Check whether most of the process's limit of open files would remain for the user's script."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limit == resource.RLIM_INFINITY or lines * 4 <= limit
 
@@ -244,7 +244,8 @@ class IdleStreams:
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._lines: list[tuple[float, Endpoint, TlsConnection]] = []  # idle since (oldest first), node, connection
+        # Idle connections, the longest idle one first: time since which it is idle, node, connection.
+        self._lines: list[tuple[float, Endpoint, TlsConnection]] = []
 
     def acquire(self, node: Endpoint) -> TlsConnection | None:
         """Return an idle connection to a node, or None. The connection may be broken."""
@@ -255,7 +256,10 @@ class IdleStreams:
         return None
 
     def release(self, node: Endpoint, line: TlsConnection) -> None:
-        """Take back a connection whose requests were all answered. Close it if it is too old or enough are idle."""
+        """Keep a connection, whose requests were all answered, for later use.
+
+        Close it if it is too old or enough are idle.
+        """
         self.expire(IDLE_TIMEOUT)
         now = monotonic()
         with self._lock:
@@ -281,7 +285,7 @@ class IdleStreams:
 
 
 class Transfer:
-    """Transfer of one file.
+    """Transfer of one file over a direct connection.
 
     Args:
         node: Node of the file.
@@ -374,7 +378,7 @@ class Transfer:
                 raise TlsConnectionError("the transfer was stopped")
             work(line)
         except BaseException:
-            line.close()  # the rest of an answer may still arrive on this connection
+            line.close()  # do not reuse the connection, because the rest of an answer may still arrive on it
             raise
         self._line = None
         self._idle_streams.release(self._node, line)

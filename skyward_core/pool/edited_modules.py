@@ -46,7 +46,7 @@ class FolderWatch:
         self._is_unavailable = False  # whether inotify is missing or its limits are reached
 
     def watch(self, paths: Iterable[str]) -> None:
-        """Watch the folders of these files, too."""
+        """Also watch the folders of the given files."""
         if self._is_unavailable:
             return
         folders = {os.path.dirname(each) for path in paths for each in (path, os.path.realpath(path))}  # noqa: PTH120
@@ -57,7 +57,7 @@ class FolderWatch:
             self._folders.add(folder)
 
     def _add_watch(self, folder: str) -> bool:
-        import ctypes  # imported late: the first runs do not need it
+        import ctypes  # imported late, because a pool watches no folders before its first runs
 
         libc = ctypes.CDLL(None, use_errno=True)
         try:
@@ -92,7 +92,7 @@ class FolderWatch:
 
 Stamp = tuple[int, int, int]
 MAX_NAMED_MODULES = 3  # maximum number of edited modules that a message names
-CHECK_SHARE = 50  # without inotify, checks of the files may take at most 1/50 of the time
+CHECK_SHARE = 50  # checks of the files take at most 1/50 of the client's time if inotify is not available
 WATCH_AFTER_CHECKS = 20  # number of checks after which the folders are watched by inotify
 # For watched folders checks may take 1/500 of the time, but run at least every 0.5 s. They find only changes that
 # inotify misses.
@@ -104,14 +104,14 @@ class EditedModules:
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._folder = context.setup.cwd  # the local working folder
+        self._folder = context.setup.cwd  # path of the client's working folder
         self._loaded: dict[int, Mapping[str, str]] = {}
         self._watched: dict[str, set[str]] = {}
         self._read: dict[str, tuple[Stamp, str]] = {}
         self._handled: dict[str, str | Stamp | None] = {}
         self._own: LoadedModules | None = None  # modules that this process has loaded, if the nodes have copies of them
         self._reload_task: asyncio.Task[None] | None = None
-        self._next_look = 0.0  # time of the next check of all sent files
+        self._next_look = 0.0  # `time.perf_counter()` at which all sent files are checked next
         self._watch, self._watch_of_sent = FolderWatch(), FolderWatch()
         self._check_count = self._sent_check_count = 0
         self._last_checked: object = None  # function and script objects of the last check that found no edits

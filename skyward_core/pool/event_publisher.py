@@ -173,7 +173,7 @@ class EventPublisher:
             if missed:
                 self.live_logs.replay(on_log)
             self.live_logs.sinks.append(on_log)
-        weak = ref(self)  # a listener that holds ``stop`` must not keep the pool and its ledger alive
+        weak = ref(self)  # a weak reference, because the holder of ``stop`` must not keep the pool and its ledger alive
 
         def stop() -> None:
             if (news := weak()) is None:
@@ -258,12 +258,13 @@ class EventPublisher:
         """Publish the phase of a rank. Agents send the phase's age, because the nodes' clocks may be wrong."""
         rank, at = int(header["rank"]), time.time() - header["age"]
         if rank in self._context.ranks_of(link.node):
-            phase = cast("RankPhase", header["phase"])  # a newer agent may send a phase that this client does not know
+            # Not validated, because a newer agent may send a phase that this client does not know.
+            phase = cast("RankPhase", header["phase"])
             until = None if (left := header.get("left")) is None else time.time() + left
             self.emit(events.RankPhase(pool=self._context.name, rank=rank, phase=phase, at=at, until=until))
 
     def update_rank_phases(self, link: Link) -> None:
-        """Publish the phases in an agent's welcome, and clear the phases of its other ranks."""
+        """Publish the rank phases in an agent's welcome frame, and clear the phases of the node's other ranks."""
         reported = link.welcome.get("phases", ())
         for rank in self._context.ranks_of(link.node):
             if rank in self._context.view.rank_phases and all(header["rank"] != rank for header in reported):

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentItem, AgentOutcome, FromAgent
 
 
-STALL_TIMEOUT = 30.0  # seconds without new data until a fetch fails
+STALL_TIMEOUT = 30.0  # seconds without new data after which a fetch fails
 SHUTDOWN_TIMEOUT = 10.0  # seconds that the agent has to end after the last acknowledgement
 LEASE = 60.0  # seconds that the new agent continues to run if this client dies
 
@@ -214,7 +214,8 @@ class NodeResultsFetcher:
             await asyncio.to_thread(self._save_outcomes, await self._download_runs(link, [run]), ended=False)
             link.acknowledge(run)
             link.flush_acknowledgements()
-            await link.ask({"t": "ping"})  # the answer proves that the agent has processed the acknowledgement
+            # Wait for an answer, because it proves that the agent has processed the acknowledgement.
+            await link.ask({"t": "ping"})
             return size
         finally:
             await link.close()
@@ -363,7 +364,7 @@ MAX_BYTES = 4 << 30  # maximum bytes that a teardown fetches
 QUERY_TIMEOUT = 120.0  # seconds within which all machines must list their retained results
 # Seconds to download the retained results. The shutdown timers of the machines run longer than both limits together.
 PATIENCE = 300.0
-MAX_PARALLEL = 8  # machines from which results are fetched at the same time
+MAX_PARALLEL = 8  # maximum number of machines from which results are fetched at the same time
 PROGRESS_INTERVAL = 0.2  # seconds between progress reports
 
 

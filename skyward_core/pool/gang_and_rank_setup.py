@@ -57,7 +57,7 @@ class RankSetup:
         facts: dict[str, Any] = {"total_nodes": len(context.machines), "world_size": world}
         if context.is_standalone:
             return facts | {"head_addr": "", "head_port": 0, "peers": []}
-        # The client may know a host only by an alias. The agent knows the address that peers can reach.
+        # By default use the address that the agent reports, because the client may know the host only by an alias.
         peers = [
             {"node": m.node, "address": m.private_address or link.welcome.get("address", "")}
             for m, link in zip(context.machines, context.links, strict=True)
@@ -112,7 +112,7 @@ class RankSetup:
         return self.is_complete
 
     def try_start(self, send: Callable[[int], None]) -> bool:
-        """Start a broadcast if that is possible without waiting. Return whether it started."""
+        """Start a broadcast if its start need not wait for anything. Return whether it started."""
         if self.is_complete:
             send(FIRST_EPOCH)
             return True
@@ -231,7 +231,7 @@ def busy_nodes(nodes: Sequence[NodeGangState], job: str = "", *, of_parts: bool 
         for run in {run for each in present for run in each.runs}:
             counts = [each.runs[run] for each in present if run in each.runs]
             is_active = any(one["active"] or one["kept"] not in ("", job) for one in counts)
-            # A node that does not answer may still have ranks of the run.
+            # Count a node that does not answer as busy, because it may still have ranks of the run.
             ended, total = sum(one["ended"] for one in counts), max(one["total"] for one in counts)
             if is_active or (silent and ended < total):
                 found |= {each.node for each in gang}
@@ -279,7 +279,7 @@ class GangSetup(RankSetup):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._has_lock = False
-        self._holder = ""  # other client that holds the lock; "" if there is none
+        self._holder = ""  # description of the other client that holds the lock; "" if no other client does
         self._is_lock_wanted = False
         self._is_unclean = False
         self._granted: asyncio.Future[bool] | None = None
@@ -304,7 +304,7 @@ class GangSetup(RankSetup):
         return all(link.epoch and not link.broken for link in self._links)
 
     def on_frame(self, link: Link, header: LockFrame) -> None:
-        """Handle the head's frames about the lock."""
+        """Process the head's frames about the gang lock: that it is granted, held or wanted by another client."""
         if link is not self.head:
             return
         if header["t"] == "granted":
@@ -325,7 +325,7 @@ class GangSetup(RankSetup):
                 self._granted.set_exception(ConnectionError("the link to the head went down"))
 
     def try_start(self, send: Callable[[int], None]) -> bool:
-        """Start a gang run if that is possible without waiting. Return whether it started."""
+        """Start a gang run if its start need not wait for anything. Return whether it started."""
         if not self._has_lock or self._is_lock_wanted or self._busy.locked() or not self.is_complete:
             return False
         send(self.epoch)
@@ -490,7 +490,7 @@ class GangSetup(RankSetup):
                     link.broken = link.broken or reason
 
     async def _query_calls(self) -> dict[Link, frames.WhereAnswer]:
-        """Query the calls of all nodes that are not lost."""
+        """Ask the agents of all nodes that are not lost which calls they have."""
         links = [link for link in self._links if not link.gone]
         answers: list[tuple[frames.WhereAnswer, bytes]]
         answers = await asyncio.gather(*(link.ask({"t": "where"}) for link in links))

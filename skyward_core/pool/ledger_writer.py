@@ -33,7 +33,7 @@ class LedgerWriter:
     def __init__(self, context: PoolContext) -> None:
         self._context = context
         self._archive = context.archive
-        self._process_mark = process_mark()  # read once, because it opens a file
+        self._process_mark = process_mark()  # stored, because process_mark() opens a file at each call
         self._has_warned = False
         self._closed = False
         self._failing_since: float | None = None  # loop time of the first failed write since the last success

@@ -27,7 +27,7 @@ _MAX_NAMED = 5  # maximum number of resource ids that a note lists
 
 @value
 class JudgedLeftover(Value):
-    """A resource and its verdict.
+    """Cloud resource, and the verdict whether it is in use, expired or left over.
 
     Attributes:
         thing: The resource.
@@ -75,7 +75,7 @@ def _restore_provider(kind: Any, row: dict[str, Any]) -> Any:
 
 
 def accounts_of(rows: Iterable[dict[str, Any]], named: Mapping[str, Sequence[Any]] = MappingProxyType({})) -> list[Any]:
-    """Return the accounts of providers.
+    """Return the distinct cloud accounts that the given providers use.
 
     Args:
         rows: Providers as saved in the ledger.
@@ -131,7 +131,7 @@ async def list_inventory(account: Any, subject: str, seconds: float, *, everywhe
 
 
 def pools_text(found: Iterable[JudgedLeftover]) -> str:
-    """Return the name of the pools of leftovers."""
+    """Return the names of the pools to which leftovers belong, as one text."""
     return "ended or unfinished pools" if any(each.verdict == "unfinished" for each in found) else "ended pools"
 
 

@@ -26,7 +26,7 @@ from skyward_core.store.pool_folder import parse_rank
 
 REPLACEMENT_PAUSES = (1.0, 30.0)  # shortest and longest pause in seconds between attempts to replace a machine
 POLL_INTERVAL = 0.5  # seconds between checks whether another client has replaced the machine
-MACHINE_STATE_TIMEOUT = 30.0  # seconds for a provider to report a machine's state
+MACHINE_STATE_TIMEOUT = 30.0  # seconds that a provider has to report a machine's state
 TERMINATE_TIMEOUT = 60.0  # seconds to terminate a useless machine; after a failure the teardown tries again
 
 
@@ -156,7 +156,8 @@ class NodeReplacements:
             reason = late if ours else error_message(error) or type(error).__name__
         else:
             reason = "it was lost again" if pool.links[node].gone else ""
-            # Another client may have torn the pool down before this machine was recorded.
+            # If another client tore the pool down before this machine was recorded, that client did not terminate the
+            # machine.
             if pool.ledger.pool(token).state in ("stopping", "gone"):
                 await self._terminate(pool.machines[node])
                 raise _PoolTornDown
@@ -179,7 +180,7 @@ class NodeReplacements:
         """Create the replacement machine and record it in the ledger."""
         pool, token = self._context, self._context.token
         machines = pool.ledger.machines(token)
-        if found.made:  # the ledger entry says that a client that exited later has already created the machine
+        if found.made:  # the ledger says that a former client created the machine before it exited
             pool.machines[node] = machines[node]
             return
         # Fetch the configuration before renting a machine, because a machine is useless without it.
@@ -202,7 +203,7 @@ class NodeReplacements:
         )
 
     def _close_logs(self, node: int) -> dict[str, int]:
-        """End the last line of each log of a lost node. Return the offset of the next byte by log file."""
+        """Complete the last line of each log file of a lost node. Return the offset of the next byte, by log file."""
         pool = self._context
         ends = {}
         for name, size in pool.archive.log_sizes().items():
@@ -272,8 +273,8 @@ class NodeReplacements:
 
 MAX_STARTS = 3  # maximum agents started per node within RESTART_WINDOW; more deaths indicate a persistent fault
 RESTART_WINDOW = 60.0  # seconds over which the started agents of a node are counted
-MAX_FAILURES = 4  # consecutive failed starts after which no further agent is started
-PAUSE = 0.5  # seconds after the first failed start; doubled after each further one
+MAX_FAILURES = 4  # maximum consecutive failed starts of a node's agent, after which no further agent is started
+PAUSE = 0.5  # seconds after the first failed start of a node's agent; doubled after each further failure
 
 
 class RestartLimiter:
@@ -364,7 +365,7 @@ class NodeRecovery:
                 await self._handle_failure(link, decided)
         except (SkywardError, OSError) as error:
             self._news.emit_node_note(link, f"cannot determine the state of node {link.node}: {error_message(error)}")
-            if link.finished:  # the link no longer reconnects, so no failed attempt triggers another diagnosis
+            if link.finished:  # repeat the diagnosis, because a link that no longer reconnects triggers none
                 link.loop.call_later(RETRY_DELAY, self._retry_diagnosis, link)
         finally:
             if self._diagnosing.get(link.node) is task:

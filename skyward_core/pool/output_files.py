@@ -58,7 +58,7 @@ SILENCE_TIMEOUT = 6.0  # seconds without a frame; a node sends a frame at least 
 
 
 class FileListing(NamedTuple):
-    """Listing of output files by the nodes.
+    """Output files that the nodes have listed.
 
     Attributes:
         files: Files, sorted by node and path. A file on a shared disk belongs to the first node that lists it.
@@ -104,7 +104,7 @@ async def list_files(
     listings = await asyncio.gather(*(_list_node(link, context, patterns, run, whole=whole) for link in links))
     view = context.view.runs.get(run or "")
     if view is not None and (view.kind != "broadcast" or view.nodes) and not all(each.forgotten for each in listings):
-        # A node that had no call of the run does not know the run, which is not a failure.
+        # Ignore nodes that do not know the run, because they had no call of it.
         listings = [each._replace(why="") if each.forgotten else each for each in listings]
     found = FileListing([], sum(each.more for each in listings), {}, {})
     seen: dict[tuple[str, str], WrittenFile] = {}
@@ -125,7 +125,7 @@ async def list_files(
 
 
 class _NodeListing(NamedTuple):
-    """Listing by one node."""
+    """Answer of one node to a request to list its output files."""
 
     files: list[WrittenFile]
     more: int = 0
@@ -228,7 +228,8 @@ class OutputRecord:
         self._size = 0
         self._lock = threading.Lock()  # threads that fetch files from different nodes share this record
         self._by_target: dict[str, FetchedRow] = {}
-        # Keyed without the node: different nodes may list the same file of a shared disk.
+        # Path and version -> downloaded copies. Without the node, because several nodes may list a file of a shared
+        # disk.
         self._by_file: dict[tuple[str, str], list[FetchedRow]] = {}
 
     def latest_at(self, target: Path) -> FetchedRow | None:
@@ -280,7 +281,7 @@ class OutputRecord:
                 data_row = json.loads(line)
                 row = FetchedRow(**(data_row | {"left": tuple(data_row["left"])}))
             except (ValueError, TypeError, KeyError):
-                continue  # the line was truncated by a crash or a full disk
+                continue  # skip a line that a crash or a full disk has truncated
             self._by_target[row.target] = row
             self._by_file.setdefault((row.path, row.version), []).append(row)
 
@@ -350,7 +351,7 @@ class OutputFetcher:
     async def fetch(
         self, files: Sequence[WrittenFile], aim: Destination, progress: Progress | None = None
     ) -> list[FetchedFile]:
-        """Download files, the nodes in parallel. Failures are reported per file."""
+        """Download files from all nodes in parallel. Failures are reported per file."""
         by_node: dict[int, list[WrittenFile]] = {}
         for file in files:
             by_node.setdefault(file.node, []).append(file)
@@ -392,7 +393,7 @@ class OutputFetcher:
         return FetchedFile(file, target, error)
 
     async def _refresh(self, file: WrittenFile) -> WrittenFile | None:
-        """Return the present state of a file, or None if it was removed."""
+        """Query the present size and version of a file. Return None if the file was removed."""
         exactly = "".join(f"[{c}]" if c in "*?[" else c for c in file.path)
         found = await list_files(self._context, [exactly], None, [file.node])
         return next((replace(each, also=file.also) for each in found.files if each.path == file.path), None)
@@ -423,7 +424,8 @@ class OutputFetcher:
             incoming.release()
 
     async def _acquire_target(self, file: WrittenFile, target: Path, aim: Destination) -> IncomingOutput | None:
-        """Start a download, after any other client's download to the same path. Return None if the file already exists.
+        """Start a download. First wait for other clients' downloads to the same path. Return None if the file is
+        already here.
 
         Raises:
             OSError: If the file cannot be stored, or the other client's download makes no progress.
@@ -537,7 +539,7 @@ class OutputFetcher:
             download.cancel()
 
     async def _download(self, link: Link, path: str, incoming: IncomingOutput) -> None:
-        # Standalone nodes open no port for direct downloads.
+        # Download over the link, because standalone nodes open no port for direct downloads.
         direct = self._context.registry.direct
         if self._context.is_standalone or not await direct.download_output(link, path, incoming):
             await link.fetch_output(path, incoming)
@@ -593,8 +595,8 @@ def make_folders(target: Path, folder: Path) -> None:
         check_folder_owner(folder / target.relative_to(folder).parts[0])
 
 
-RECORD = "outputs.jsonl"  # record of downloaded files, in the folder of the pool
-FOLDER = "outputs"  # default download folder, in the client's working folder
+RECORD = "outputs.jsonl"  # name of the record of downloaded files, which is in the folder of the pool
+FOLDER = "outputs"  # name of the default download folder, which is in the client's working folder
 QUIET_TIME = 2.0  # seconds without a change after which a file counts as complete
 FETCH_INTERVALS = (2.0, 15.0)  # seconds: delay of the first scan during a run, maximum delay of later scans
 UPLOAD_TIMEOUT = 300.0  # seconds for which a teardown waits for the upload of a checkpoint to a store
@@ -761,7 +763,7 @@ class Outputs:
         run: str | None = None,
         progress: Progress | None = None,
     ) -> FetchResult:
-        """Download files.
+        """Download output files of the pool.
 
         Args:
             patterns: Patterns of the files. Empty: all files. None: the outputs and checkpoints that runs download.

@@ -274,7 +274,7 @@ class Pool:
         """Handle a link that came up, went down or could not be restored."""
         context = self.context
         if context.detached and not up:
-            return  # this client closed the link itself
+            return  # do nothing, because this client closed the link itself
         if not up:
             detail = context.recovery.on_disconnect(link, detail)
         self.news.emit_link(link, up, detail)

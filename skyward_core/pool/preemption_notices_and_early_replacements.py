@@ -35,7 +35,7 @@ class PreemptionNotices:
         self._context = context
 
     def on_connect(self, link: Link) -> None:
-        """Handle the notices of a node that connected, and forward the known notices of other nodes to it."""
+        """Publish the preemption notices of a node that has connected. Forward the notices of other nodes to it."""
         for each in link.welcome.get("notices", ()):
             self.on_notice(link, each)
         for node in self._context.view.nodes:
@@ -59,7 +59,7 @@ class PreemptionNotices:
         context.recovery.replacements.early.request(link.node)
 
     def _warn_node(self, link: Link, node: NodeView) -> None:
-        # Standalone nodes do not depend on each other, so they do not need the notice.
+        # Do not notify other nodes of a standalone pool, because its nodes do not depend on each other.
         if not (self._context.observer or self._context.is_standalone):
             seconds = 0.0 if node.notice_ends_at is None else node.notice_ends_at - time.time()
             link.warn_preemption(node.index, max(0.0, seconds))

@@ -137,7 +137,7 @@ async def profile_rank(context: PoolContext, rank: int, seconds: float) -> str:
     return data.decode(errors="replace")
 
 
-DEBUGGER_TIMEOUT = 15.0  # seconds; a node answers within one second
+DEBUGGER_TIMEOUT = 15.0  # seconds to wait for a debugger's output; a node normally answers within one second
 
 
 async def send_to_debugger(
@@ -216,7 +216,7 @@ class PauseNotifier:
         self._is_notifying = False
 
     def on_phase(self) -> None:
-        """Start notifying the nodes if a rank is paused."""
+        """Start to notify the nodes if a rank is paused. Called when the phase of a rank has changed."""
         if not self._is_notifying and self._is_paused():
             self._is_notifying = True
             self._context.background.spawn(self._notify())

@@ -21,7 +21,7 @@ LogSink = Callable[[int, str, int, bytes, str], None]
 
 
 class LiveLogs:
-    """Logs of one pool, for one client. Runs on the pool's loop.
+    """Publisher of one pool's log output to the view and to other listeners of this client. Runs on the pool's loop.
 
     Attributes:
         sinks: Called with each piece: rank, stream ("out" or "err"), offset in the stream's file, bytes and run. The
@@ -42,7 +42,7 @@ class LiveLogs:
         self._weavers = {stem: StreamMerger(end) for stem, end in add_logs(self._view, self._archive.logs).items()}
 
     def receive(self, name: str, at: int, data: bytes) -> None:
-        """Process new bytes of a log file, in file order."""
+        """Publish new bytes of a log file as soon as the order of stdout and stderr is known."""
         stem, _, ending = name.rpartition(".")
         if ending == "metrics":
             self._view.metrics.feed(name, parse_rank(name), data)
@@ -142,7 +142,7 @@ class LogReceiver:
             self._timer = asyncio.get_running_loop().call_later(RETRY_INTERVAL, self._retry_writes)
 
     def stop(self) -> None:
-        """Stop the retries."""
+        """Stop retrying to write the bytes that did not fit on the disk."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -142,7 +142,7 @@ class RankSetupManager:
         self.rank_setup = kind(self._context, blob, values, apps=has_app_hook(plugins or ()), joins=joins)
 
     def on_frame(self, link: Link, header: LockFrame) -> None:
-        """Handle a frame about the lock of the gang."""
+        """Pass an agent's frame about the gang lock to the setup of the ranks."""
         if self.rank_setup is not None:
             self.rank_setup.on_frame(link, header)
 
@@ -179,7 +179,7 @@ class RankSetupManager:
 
 
 def _pickle_plugins(plugins: Sequence[Any]) -> bytes:
-    # Imported late: most pools have no plugins.
+    # Imported late, because most pools have no plugins.
     from skyward_core.tasks.function_pickling import dumps
     from skyward_core.tasks.guarded_user_code import describe_exception, run_guarded
 

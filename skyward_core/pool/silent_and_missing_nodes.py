@@ -90,7 +90,7 @@ class NodeRoster:
     def save_state(self) -> None:
         """Publish the pool's state and save it in the ledger."""
         context = self._context
-        if not context.observer:  # observers do not write to the ledger
+        if not context.observer:  # an observer does not save the state, because it must not write to the ledger
             context.ledger.set_pool_state(context.token, self.state()[0])
         self.emit_state()
 
@@ -262,7 +262,7 @@ class SilenceWatch:
         )
 
     def on_collective_error(self, link: Link) -> None:
-        """Handle the error of a rank that lost the connection to other ranks."""
+        """Record that a rank of the node lost the connection to other ranks, as a testimony about a silent node."""
         self._failed_collectives[link] = link.loop.time(), link.epoch
 
     async def _watch(self) -> None:
@@ -320,7 +320,7 @@ class SilenceWatch:
         self._judge(gang)
 
     def _judge(self, gang: Sequence[Link]) -> None:
-        # late: a session imports this module, but needs the agent's modules only with a pool
+        # Imported late, because a session imports this module but needs the agent's modules only with a pool.
         from skyward_core.node.agent.peer_heartbeats import MAX_REPORT_AGE, judge_nodes
 
         verdicts = judge_nodes((link.node for link in gang), self._witnesses(gang))

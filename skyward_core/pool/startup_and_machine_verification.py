@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 
 _log = get_logger("pool")
 
-LOCK_DELAY = 1.0  # seconds after a start before the lock files of environments are written
+LOCK_DELAY = 1.0  # seconds after the start of a pool before the lock files of environments are written
 
 NODE_PROBE_TIMEOUT = 11.0  # seconds for the measurement of one node
 TOTAL_PROBE_TIMEOUT = 15.0  # seconds for the measurement of all nodes and their network
@@ -276,14 +276,16 @@ class MachineVerifier:
             await context.terminate(machine)
             raise PoolError(f"Pool {context.name} did not start: another client has torn it down")
         self._mark_unused(rejected)
-        context.links[node].mark_lost()  # the end of the old machine is expected and must not trigger a recovery
+        # Mark the node as lost first, so that the expected end of its machine triggers no recovery.
+        context.links[node].mark_lost()
         await context.terminate(rejected)
         await take_over(machine)
         ledger.end_replacement(token, node)
 
     def _mark_unused(self, machine: Machine) -> None:
         """Record that no run has used the machine, so that the teardown does not query it for unfetched results."""
-        from skyward_core.pool.fetch_retained_results import mark_empty  # imported late: few starts need it
+        # Imported late, because few starts replace a machine.
+        from skyward_core.pool.fetch_retained_results import mark_empty
 
         mark_empty(self._context, machine)
 
@@ -381,7 +383,7 @@ class EnvironmentLocks:
 
     async def save_remaining(self) -> None:
         """Save the packages of nodes without requested packages. Runs in the background after the start."""
-        # A concurrent teardown waits for this lock. If the background task was cancelled, the teardown saves the files.
+        # The lock makes a concurrent teardown wait. If the background task was cancelled, the teardown saves the files.
         async with self._lock:
             remaining = dict(self._remaining)
             # Remote machines are skipped, because they only have the packages of their own Python.
@@ -392,7 +394,7 @@ class EnvironmentLocks:
                     del self._remaining[node]
 
     async def _save_all(self, remaining: Mapping[int, tuple[Link, Mapping[str, Any]]]) -> None:
-        # All nodes of a local pool share one Python, so list its packages once.
+        # List the packages of a local pool only once, because all of its nodes share one Python.
         link, _ = next(iter(remaining.values()))
         configs = {node: config for node, (_, config) in remaining.items()}
         try:
@@ -617,7 +619,7 @@ class PoolStartup:
         if not context.observer:
             context.limits.watch()
         try:
-            # Fetch the settings now. Later this may be the only client, and the agents that know them may be gone.
+            # Fetch the settings now, because the agents and clients that know them may be gone later.
             await context.setup.fetch_from_nodes()
         except OSError as error:
             self._news.emit_node_note(context.links[0], f"{error}; retrying when it is needed")
@@ -991,7 +993,8 @@ async def write_intent(spec: PoolSpec, ledger: Ledger, cwd: str) -> Intent:
     whole = packages.add_to_image(image.describe()) if packages else image.describe()
     check_python(whole, python.describe())
     if not isinstance(provider, RunsHere):
-        image_for_hosts(whole, python.describe())  # fail before any machine is rented
+        # Convert the image for hosts now, to report its errors before any machine is rented.
+        image_for_hosts(whole, python.describe())
     written = replace(spec, image=image, interpreter=python).describe() | {"cwd": folder}
     if packages:
         written["image"] = map_strings(whole, make_sanitizer(os.environ | image.env))

@@ -72,7 +72,8 @@ class PoolShutdown:
     async def _run(self, give_up: bool, keep_outputs: int | None, now: bool) -> Receipt:
         context = self._context
         debug_log.pool.set(context.name)
-        # A start in progress could create machines after the teardown has verified that none exist.
+        # Stop a start in progress first, because it could create machines after the teardown has verified that none
+        # exist.
         await context.startup.stop()
         # Save the lock files while the teardown continues.
         locks = asyncio.create_task(context.startup.locks.save_remaining())
@@ -104,7 +105,7 @@ class PoolShutdown:
         context, news = self._context, self._news
         started = time.monotonic()
         news.emit_state("stopping")
-        # Once the ledger has this state, no client replaces a machine.
+        # Save the state first, because clients replace no machine once the ledger has this state.
         marked = asyncio.create_task(_write_ledger(lambda: context.ledger.set_pool_state(context.token, "stopping")))
         for run in list(context.registry.runs.values()):
             run.cancel("the pool is torn down")
@@ -191,7 +192,7 @@ class PoolShutdown:
     # -- ended by others -----------------------------------------------------------------------------------
 
     def on_external_end(self, ending: PoolEnd) -> None:
-        """Handle an end of the pool by another client or its limits: stop everything that waits for the pool."""
+        """Stop everything that waits for the pool, because another client or the pool's limits ended the pool."""
         context = self._context
         if context.external_end is not None or context.leaving:
             return
@@ -253,7 +254,8 @@ class PoolShutdown:
         context, news = self._context, self._news
         context.detached = context.leaving = True
         if await context.startup.stop():
-            with suppress(LedgerError):  # if this fails, the next client waits until this process has exited
+            # Ignore a failure, because the next client then waits until this process has exited.
+            with suppress(LedgerError):
                 context.ledger.release_pool(context.token)
         await context.startup.locks.save_remaining()
         if self._task is None:
@@ -308,7 +310,7 @@ async def _fetch_remaining(
     """Fetch results that would be lost with the machines. Failures do not stop the teardown."""
     if not context.ends_machines:
         return [], []
-    # Imported late: pools of borrowed hosts do not need this module.
+    # Imported late, because pools of borrowed hosts do not need this module.
     from skyward_core.pool.fetch_retained_results import fetch_remaining
 
     report = context.news.emit_teardown_progress
@@ -322,7 +324,8 @@ async def _fetch_remaining(
 
 async def _stop_ranks(link: Link, patience: float) -> None:
     """Stop a node's ranks within their grace period. The agent continues to run."""
-    with suppress(ConnectionError, WireError, TimeoutError):  # after a failure the teardown still ends the node
+    # Ignore a failure, because the teardown ends the node's agent with all ranks afterwards.
+    with suppress(ConnectionError, WireError, TimeoutError):
         await link.wait_while_heard(link.ask({"t": "halt"}), patience, AGENT_SILENCE_TIMEOUT)
 
 
@@ -356,7 +359,8 @@ async def _find_machines(pool: PoolContext, *, now: bool) -> AsyncIterator[tuple
             reason = error_message(error)
             if isinstance(error, IncompleteSearch):
                 left, found = error.left, error.machines
-        with suppress(LedgerError):  # the machines are ended all the same, and the receipt names those that remain
+        # Ignore a failure, because the machines are terminated all the same, and the receipt lists those that remain.
+        with suppress(LedgerError):
             await asyncio.to_thread(record_missing, pool.token, found, pool.ledger)
         recorded, unknown = await asyncio.to_thread(_recorded_machines, pool)
         # Compare ids only: if an SSH host was replaced by itself, the ledger lists the host twice, with two folders.
@@ -396,7 +400,8 @@ async def _clean_up(pool: PoolContext) -> tuple[list[str], list[str]]:
     """Remove resources other than machines. Return notes, and descriptions of remaining resources."""
     with suppress(LedgerError):
         if pool.ledger.pool(pool.token).ended_at is not None:
-            return [], []  # another client has closed the pool, so a new pool may already have the same name
+            # Remove nothing, because another client has closed the pool, and a new pool may already have the same name.
+            return [], []
     try:
         await log_query("teardown", pool.name, pool.provider.teardown(pool.name))
     except (ProviderTimeout, OSError) as error:
@@ -413,7 +418,7 @@ async def _shut_down_agent(pool: PoolContext, link: Link) -> str:
     log_receiver = pool.news.log_receiver
     link.flush_acknowledgements()
     if log_receiver.has_unwritten:
-        link.request_logs()  # request bytes again that could not be written because the local disk was full
+        link.request_logs()  # request the bytes again that could not be written while the local disk was full
     if not link.send({"t": "shutdown", "drop": list(pool.registry.runs), "keep": MIN_RETENTION}):
         link.finished = True
         return ""
@@ -472,7 +477,8 @@ async def _verify_gone(
         except (PoolError, UsageError, OSError) as error:
             trouble = [error_message(error)]
             pool.news.emit_state("stopping", error_message(error))
-            delay = max(delay, AGAIN)  # wait longer, because the provider cannot report the machines' states now
+            # Wait longer before the next query, because the provider cannot report the machines' states now.
+            delay = max(delay, AGAIN)
             silent = not isinstance(error, ProviderTimeout)
         else:
             trouble = []
@@ -485,7 +491,7 @@ async def _verify_gone(
             )
             remaining = [machine for machine, now in zip(remaining, seen, strict=True) if now.state != "gone"]
             ending = {now.id for now in seen if now.state == "ending" and pool.ends_machines}
-            # A provider of rented machines that answers can also end machines that nobody can reach.
+            # Do not give up rented machines that nobody can reach, because a provider that answers can end them.
             alone = all(machine.state in ("lost", "unreachable") for machine in seen if machine.state != "gone")
             silent = alone and not pool.ends_machines
         if not remaining or time.monotonic() > (patience if silent else deadline):

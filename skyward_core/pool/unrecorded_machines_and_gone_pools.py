@@ -145,7 +145,8 @@ def is_starting(row: PoolRow) -> bool:
     """Check whether another process is starting the pool. Its machines may have no agent yet and seem to have ended."""
     options = row.spec.get("options", {})
     patience = float(options.get("start_timeout", 0.0)) + float(options.get("wait_for_capacity", 0.0))
-    is_late = time.time() > row.created_at + patience  # the process id may belong to another process by now
+    # After this time, assume that another process has got the process id of the client that started the pool.
+    is_late = time.time() > row.created_at + patience
     return row.state == "starting" and is_process_alive(row.pid or 0) and not is_late
 
 

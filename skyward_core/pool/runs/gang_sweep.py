@@ -215,7 +215,7 @@ class GangSweep:
     def _on_run_end(self, place: int, run: Run) -> None:
         """Report an ended run. Stop the sweep if a user cancelled the run or this client detached from it."""
         if run.state == "cancelled" and not self._context.leaving:
-            self.cancel()  # a user who stops one run wants to stop the whole sweep
+            self.cancel()  # stop the whole sweep, because a user who stops one of its runs wants this
         elif run.state not in ("done", "failed", "cancelled"):
             self._fail(run.error())
         self._ended(place, run)

@@ -65,7 +65,8 @@ class ArgumentStream:
         self._name, self._values, self._pickled, self._send = name, values, pickled, send
         self._readers = {index: ReaderPosition() for index in indices}
         self._buffer: deque[bytes] = deque()
-        self._buffer_bytes = self._first = 0  # _first: number of the first buffered value
+        # _buffer_bytes: bytes of the buffered values; _first: number of the first buffered value.
+        self._buffer_bytes = self._first = 0
         self._end: StreamEnd | None = None
         self._closed = False
         self._reading = False  # whether user code is computing the next value now; other ranks then wait for it
@@ -75,14 +76,14 @@ class ArgumentStream:
     # -- on the pool's loop --------------------------------------------------------------------------------
 
     def on_want(self, header: AgentWant) -> None:
-        """Handle a rank's request for values."""
+        """Send the values that a rank requests. Start the reading thread at the first request."""
         with self._changed:
             reader = self._readers.get(header["i"])
             if reader is None:
                 return
             if header["next"] < self._first:
-                # The requested value was dropped. The request is either outdated, and the rank ignores the answer, or
-                # it comes from a new attempt at the call.
+                # Report that the requested value was dropped. The request comes from a new attempt at the call, or it
+                # is outdated and the rank ignores the answer.
                 self._send([self._gone_frame(header)])
                 return
             reader.next, reader.until = header["next"], header["until"]
@@ -151,7 +152,9 @@ class ArgumentStream:
             value = next(values)
             try:
                 data = self._pickled(value)
-            except BaseException as error:  # also KeyboardInterrupt: only the value can raise it here, not ctrl-c
+            except BaseException as error:
+                # Also KeyboardInterrupt, which can only come from the value's code here, because ctrl-c goes to the
+                # main thread.
                 message = f"Cannot pickle value {number} of argument {self._name!r}: {error}"
                 raise NotPicklableError(message) from error
         except StopIteration:

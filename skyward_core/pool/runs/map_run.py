@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentOutcome
 
 
-EXTRA_CALLS = 2  # calls that a rank may have in addition to the active one
+EXTRA_CALLS = 2  # maximum number of calls that wait on a rank in addition to the active one
 
 
 class MapChunk(NamedTuple):
@@ -115,14 +115,14 @@ class MapRun(Run):
         self._stop("it could not begin", breaks=False)
 
     def not_loaded(self, outcome: Outcome, error: BaseException) -> RunError:
-        """Return the error of a run with a call whose values cannot be loaded."""
+        """Return the error for a map with a call whose values cannot be loaded."""
         self.outcomes[outcome.index] = outcome
         return self._result_load_failure(outcome.index, error)
 
     # -- requests of the reader, on the loop ---------------------------------------------------------------
 
     def submit_next(self, task: Task, items: int) -> None:
-        """Submit the next call."""
+        """Submit the next call of the map."""
         number, self._given = self._given, self._given + 1
         if self.state != "running" or self._stopping:
             task.args.delete_file()
@@ -135,7 +135,7 @@ class MapRun(Run):
             self._enqueue(number)
 
     def finish(self) -> None:
-        """End the submission of calls."""
+        """Record that the map gets no further calls."""
         self._last_call = True
         self._check_end()
 
@@ -288,7 +288,8 @@ class MapRun(Run):
         for number in self._waiting:
             self._shares.pop(number).task.args.delete_file()
         self._waiting.clear()
-        for number in [n for n in self._shares if n not in self._where]:  # calls whose arguments are being uploaded
+        # Discard calls whose arguments are still being uploaded.
+        for number in [n for n in self._shares if n not in self._where]:
             del self._shares[number]
         stop: AnyHeader = {"t": "stop", "run": self.id, "why": reason} | ({} if grace is None else {"grace": grace})
         for link in self._context.links:

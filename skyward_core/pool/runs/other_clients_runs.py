@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DECISION_INTERVAL = 0.2  # seconds between queries about the next attempt of another client's run
 # Seconds; the interval between queries grows up to this value, because a ledger may be on a network file system.
 MAX_DECISION_INTERVAL = 1.0
-DECISION_GRACE = 1.0  # seconds until the ledger names the client of a new run
+DECISION_GRACE = 1.0  # seconds after the dispatch of a run until the ledger names its client
 DISPATCH_GRACE = 10.0  # seconds after the dispatch of a run during which agents may not have received it
 
 
@@ -175,7 +175,7 @@ class OtherClientRuns:
 
     def _find_restarting(self) -> list[RunRow]:
         """Return the runs between two attempts that no agent has reported to this client."""
-        # If the ledger cannot be read, the agents will report the next attempts.
+        # If the ledger cannot be read, return no runs, because the agents will report the next attempts.
         rows = self._unfinished_rows() if self._context.options.on_loss == "restart" else None
         return [row for row in rows or () if row.attempts and self._runs[row.run].total is None]
 
@@ -190,14 +190,14 @@ class OtherClientRuns:
     def _find_orphaned(self) -> list[RunRow]:
         """Return unfinished runs without a client, except recently dispatched ones."""
         if self._context.row.state == "starting" and not self._runs:
-            return []  # the pool has just been created, so no earlier client can have left a run
-        # If the ledger cannot be read, a later client will report the orphaned runs.
+            return []  # a pool that this client has just created cannot have runs of earlier clients
+        # If the ledger cannot be read, return no runs, because a later client will report them.
         rows, now = self._unfinished_rows() or (), time.time()
         return [row for row in rows if now - row.opened_at > DISPATCH_GRACE and not row.has_client]
 
     def has_unfinished(self) -> bool:
         """Check whether another client's run is active according to the agents or the ledger."""
-        # If the ledger cannot be read now, it may contain such a run.
+        # If the ledger cannot be read, assume an active run, because the ledger may contain one.
         return bool(self._unfinished) or self._unfinished_rows() != []
 
     def _lost_outcomes(self, row: RunRow, ended: Collection[int], returned: int) -> Iterator[Outcome]:
@@ -297,7 +297,7 @@ class OtherClientRuns:
 
     def on_frame(self, link: Link, header: RunFrame) -> None:
         if header["t"] == "want":
-            return  # the run's own client answers this request for values
+            return  # ignore the request, because the run's own client sends the values
         run, at = header["run"], link.time_of(header)
         known = self._runs[run]
         match header["t"]:
@@ -363,7 +363,7 @@ class OtherClientRuns:
             return
         self._publish_saved_ends(run, attempt)
         ends = [AttemptEnd.from_keys(keys) for keys in record.get("ends", ())]
-        if not ends:  # agents of older releases do not report the ends
+        if not ends:  # agents of older releases do not report how attempts ended, so derive it from the outcomes
             root = summarize_outcomes(known.outcomes.values())[1]
             root = root or RootCause(-1, "lost", "NodeLost", "its client started the run again")
             ends = [describe_end(attempt - 1, root, known.outcomes.values(), None)]
@@ -379,8 +379,8 @@ class OtherClientRuns:
         if record.get("unattended"):
             self._news.save_attempt_ends(run)
         else:
-            # If the run's client dies now, some nodes may never receive the attempt. In contrast, an attempt that the
-            # agents start without a client begins on all nodes or on none.
+            # The run's client may die before all nodes have received the attempt, so forget which nodes know the run.
+            # An attempt that the agents start without a client begins on all nodes or on none.
             known.known_by.clear()
         self._news.records.restart_run(run, attempt)
 

@@ -68,7 +68,7 @@ def error_with_cause(error: RunError, culprit: Outcome, value: Value | None) -> 
     cause = load_exception(culprit, value)
     error.results |= run_guarded(lambda: _pop_partial_values(cause))[0] or {}
     made, _ = run_guarded(lambda: error_of_cause_type(error, cause))
-    if made is None:  # the exception's class runs code on attribute access
+    if made is None:  # no combined error is possible, because the exception's class runs code when an attribute is read
         made = error
         made.__cause__ = cause
     return made
@@ -98,7 +98,7 @@ def load_exception(outcome: Outcome, value: Value | None) -> BaseException:
     return found
 
 
-# The user's class may define attributes of these names, so the slots of BaseException are used.
+# Use the slots of BaseException, because the user's class may define attributes of the same names.
 _cause_of = BaseException.__dict__["__cause__"].__get__
 _set_cause = BaseException.__dict__["__cause__"].__set__
 
@@ -152,7 +152,7 @@ def load(value: Value) -> Loaded:
 
 
 CLASSES_KEPT = 256
-HEAP_TYPE_FLAG = 1 << 9  # type flag: the class was defined in Python
+HEAP_TYPE_FLAG = 1 << 9  # flag in a type's `__flags__` that is set if the class is defined in Python
 
 # Types that a run's error must never inherit from. PoolError and Cancelled describe the pool or the run itself.
 # StopIteration and StopAsyncIteration would end the caller's loops silently. ``except*`` would take groups apart.
@@ -168,7 +168,8 @@ RUN_ERROR_MEMBERS = set(dir(RunError)) - {
     "__weakref__",
     "__annotations__",
 }
-# Names that Python itself looks up when a class is derived and when an error is printed. The user's code would run.
+# Names that Python looks up when a class is derived or an error is printed. A class that defines them is not combined,
+# because its code would run.
 RUNS_CODE = {"__init_subclass__", "__notes__"}
 KIND = "_kind"  # attribute of a combined class that contains the type of the cause
 # Attributes of a cause that have another meaning in a RunError.
@@ -208,7 +209,8 @@ def _make_error(
 def _base_types(kind: type) -> Iterator[type[Exception]]:
     """Return the types of a cause that an error can inherit from, nearest first."""
     of_all: tuple[type, ...] = RunError.__mro__
-    if kind is RuntimeError:  # RunError derives from RuntimeError already, but the attributes can be copied
+    # If the cause is a RuntimeError, the error has this type already, but gets the attributes of the cause.
+    if kind is RuntimeError:
         yield RuntimeError
     for each in kind.__mro__:
         if each not in of_all and issubclass(each, Exception) and not issubclass(each, (RunError, *NEVER_COMBINED)):

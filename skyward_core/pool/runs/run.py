@@ -112,7 +112,7 @@ class GeneratorPosition:
 # Kinds of runs with independent tasks, which restart one by one instead of together.
 TASK_KINDS = ("gather", "sweep", "map")
 MAX_QUEUED_TASKS = 32  # maximum number of waiting tasks that a run of short tasks sends to a node in advance
-QUICK_TASK = 0.02  # seconds; a run is quick if its tasks take less
+QUICK_TASK = 0.02  # seconds; a run sends tasks in advance if its tasks take less time than this
 UNKNOWN_CALL = -1  # stands for all calls of an adopted run until its function is known
 
 
@@ -139,7 +139,8 @@ class RunCompletion(Future["Run"]):
 
     def queue_load(self, run: Run, index: int) -> None:
         """Let the waiting thread load a value from its file."""
-        self._landed.put((run._loaded, index, run.values[index]))  # a restart may remove the value meanwhile
+        # Pass the value itself, because a restart may remove it from the run before it is loaded.
+        self._landed.put((run._loaded, index, run.values[index]))
 
     def wait(self) -> Run:
         """Wait for the end and return the run."""
@@ -194,7 +195,7 @@ class Run:
         self._task_ends: dict[int, list[AttemptEnd]] = {}
         self._log_starts: dict[str, int] = {}  # log file -> offset at which the first attempt began to print
         self._end_reason = ""  # reason why the run was not restarted after its last attempt
-        self.cancelled = ""  # reason of the cancellation
+        self.cancelled = ""  # reason of the run's cancellation; "" if it is not cancelled
         self.outcomes: dict[int, Outcome] = {}
         self.values: dict[int, Value] = {}
         self.root_cause: RootCause | None = None
@@ -223,8 +224,8 @@ class Run:
         self.is_adopted = False  # whether this client decides about restarts of a run that another one dispatched
         self.awaits_decision = False  # whether another client decides about restarts of this run
         self._stale: set[int] = set()
-        self._spent = ""  # reason why the gang's processes accept no further call
-        self._broke = ""  # reason why the gang broke
+        self._spent = ""  # reason why the processes of the run's gang accept no further call
+        self._broke = ""  # reason why the gang of the run broke
         self._begun = False
         # Index of an active task -> rank that executes it, as far as the agent has reported it.
         self._ranks: dict[int, int] = {}
@@ -261,7 +262,8 @@ class Run:
 
     def send_broadcast(self, epoch: int, nodes: tuple[int, ...] = ()) -> None:
         """Send a broadcast's calls to all nodes or to the given nodes, if the run is still active."""
-        if self.state != "running" or self.sent:  # agents may have started the attempt during a disconnection
+        # Agents may have started the attempt themselves while the client was disconnected.
+        if self.state != "running" or self.sent:
             return
         if nodes:
             self.nodes = nodes
@@ -308,7 +310,8 @@ class Run:
 
     def grow(self) -> None:
         """Let the ranks save and end, because the next attempt has more nodes."""
-        self._is_growing = not self._stopping  # if a failure has already stopped the ranks, the failure counts
+        # If a failure has already stopped the ranks, the run has failed and does not grow.
+        self._is_growing = not self._stopping
         self._stop("growth", grace=self._context.longest_grace)
 
     def mark_waiting(self) -> None:
@@ -410,7 +413,8 @@ class Run:
         self.tasks = [Task(self.name, *blobs, **more)]
         self.is_script = self.tasks[0].script
         self.is_elastic = "least_nodes" in attempt
-        if attempt["number"] >= self.attempt:  # otherwise the agents have just started a later attempt
+        # Keep the newer state of this run if the agents have just started a later attempt.
+        if attempt["number"] >= self.attempt:
             self._attempt_ends = [AttemptEnd.from_keys(keys) for keys in attempt["ends"]]
         self._fetching.discard(UNKNOWN_CALL)
         self._check_end()
@@ -434,11 +438,11 @@ class Run:
         return self.state != "running" or bool(self._fetching)
 
     def has_call(self, index: int) -> bool:
-        """Check whether the run has a call of this index."""
+        """Check whether the run has a call with the given index."""
         return index < self.total
 
     def row_of(self, index: int, rank: int) -> int:
-        """Return the row in which screens show a call."""
+        """Return the index of the row in which screens show a call."""
         return index
 
     def is_sent_to(self, link: Link, index: int) -> bool:
@@ -481,7 +485,7 @@ class Run:
         if self._context.is_standalone:
             header["alone"] = True
         elif self._context.links[0].gone:
-            header["headless"] = True  # without the head, no gang can be formed
+            header["headless"] = True  # run without a gang, because no gang can be formed without the head
         return header
 
     def _send_call(self, link: Link, task: Task, header: ClientCall, body: bytes, text: str = "") -> None:
@@ -591,7 +595,8 @@ class Run:
         if not decision.restarts:
             self._end_reason = decision.reason
             return False
-        if self.cancelled or context.leaving:  # a receiver of the event may have cancelled the run
+        # Do not restart, because a receiver of the event may have cancelled the run.
+        if self.cancelled or context.leaving:
             return False
         for log in self.logs.values():
             for name, (start, _) in log.items():
@@ -600,7 +605,7 @@ class Run:
         self.attempt += 1
         context.news.records.restart_run(self.id, self.attempt)
         for link in self.links:
-            # The next attempt needs new processes, and thus a new gang.
+            # Mark the gang as broken, because the next attempt needs new processes and thus a new gang.
             link.broken = link.broken or f"attempt {self.attempt - 1} of a run ended"
         context.scheduler.restart(self, decision.pause)
         return True
@@ -624,7 +629,8 @@ class Run:
         if self.kind == "broadcast":
             self.place(record.get("nodes") or range(len(links)))
             self._where = {index: links[self.place_of(index)[1]] for index in range(self.total)}
-        for link in links:  # a link must not repeat the calls of an earlier attempt
+        # Replace the calls of the earlier attempt in each link, so that the link does not repeat them.
+        for link in links:
             link.claim_next_attempt(self.id, decides=self.may_restart)
         watch_growth(self._context, self)
 
@@ -650,7 +656,7 @@ class Run:
     # -- outcomes and items --------------------------------------------------------------------------------
 
     def on_item(self, link: Link, header: AgentItem, body: bytes) -> None:
-        """Handle a generator's item, which may repeat after a lost link or agent."""
+        """Store a generator's item for the reader. Ignore items that are repeated after a reconnection."""
         index = header["i"]
         if index in self.outcomes or is_notification(header, body):
             return
@@ -674,7 +680,7 @@ class Run:
             self.on_consumed(link, index, reading.next)
 
     def on_want(self, link: Link, header: AgentWant) -> None:
-        """Handle a rank's request for values of a streamed argument."""
+        """Pass a rank's request for values to the streamed argument."""
         index, number = header["i"], header["arg"]
         task = self.tasks[0 if self.kind == "broadcast" else index % len(self.tasks)]
         if index in self.outcomes or self.state != "running":
@@ -726,7 +732,7 @@ class Run:
         self._on_call_end(link, Outcome(index, rank, link.node, "lost", error=ErrorInfo("ValuesLost", message)))
 
     def on_stale(self, index: int, reason: str, *, spent: bool = False) -> None:
-        """Handle a call that an agent returned because its gang broke before the call or accepts no more calls."""
+        """Record that an agent returned a call unexecuted, because its gang broke or accepts no more calls."""
         self._stale.add(index)
         self._broke = self._broke or reason
         if not self._stopping:
@@ -751,7 +757,9 @@ class Run:
         log = header.get("log", {})
         self.logs[index] = {name: [self._log_starts.get(name, at), end] for name, (at, end) in log.items()}
         if outcome.kind == "lost" and self._context.may_be_preempted(link.node):
-            return  # a terminated agent does not know the reason, so the node's recovery ends the call
+            # The node's recovery ends the call, because only the recovery can find out whether the machine was
+            # preempted.
+            return
         name = header.get("file")
         reading = self._readings.get(index)
         if outcome.kind == "returned" and reading is not None and reading.next < header.get("items", 0):
@@ -796,7 +804,7 @@ class Run:
 
     def _on_call_end(self, link: Link, outcome: Outcome) -> None:
         if self.state == "left":
-            return  # the client that claims the run receives the outcome
+            return  # this client has detached, so the client that claims the run receives the outcome
         if self.kind in ("gather", "sweep") and self._restart_task(link, outcome, self.tasks[outcome.index]):
             return
         self._add_outcome(outcome)
@@ -862,7 +870,7 @@ class Run:
             self._notify_waiters()
 
     def pool_ended(self, ending: PoolEnd) -> None:
-        """Handle the end of the pool: no further outcomes arrive, and results on the nodes are not downloaded."""
+        """End the run because the pool has ended. No further outcomes arrive, and no further results are downloaded."""
         if self.awaits_decision:
             self.stop_following()
         if self.state == "running":
@@ -874,7 +882,8 @@ class Run:
         if self.attempt == attempt:
             nodes = self._context.view.nodes
             saves = self.may_restart and any(nodes[link.node].is_preempted for link in self.links)
-            self._stop("preemption" if saves else "fail-fast")  # ranks that are still saving lose peers that have ended
+            # Also stop ranks that are still saving, because their peers have ended.
+            self._stop("preemption" if saves else "fail-fast")
 
     def _stop(self, reason: str, *, breaks: bool = True, grace: float | None = None) -> None:
         """Stop the active calls. ``breaks``: also end the gang of the run."""
@@ -886,7 +895,8 @@ class Run:
         if reason == "fail-fast" and any(
             each.error and each.error.type == PREEMPTED for each in self.outcomes.values()
         ):
-            reason = "preemption"  # the agents extend the grace period until the end of the machine
+            # Stop as for a preemption, for which the agents extend the grace period until the end of the machine.
+            reason = "preemption"
         for link in self.links:
             self._send_stop(link, reason, breaks=breaks, grace=grace)
             if breaks and self.calls_on(link):
@@ -924,7 +934,7 @@ class Run:
         self._end_call(link, index, "lost", link.lost_error)
 
     def set_rank(self, index: int, rank: int) -> None:
-        """Remember the rank of a task that has begun."""
+        """Store the rank that executes a task."""
         if self.kind in ("gather", "sweep"):
             self._ranks[index] = rank
 
@@ -954,7 +964,7 @@ class Run:
     def calls_on(self, link: Link) -> list[int]:
         """Return the indices of known active calls on a link."""
         if not self.sent:
-            return []  # the run is about to restart, so its earlier calls no longer count
+            return []  # during a restart no call is active, because the calls of the earlier attempt no longer count
         calls = (index for index, where in self._where.items() if where is link)
         return [index for index in calls if index not in self.outcomes and index not in self._fetching]
 
@@ -1001,7 +1011,7 @@ class Run:
         self._notify_waiters()
 
     def _notify_waiters(self) -> None:
-        """Wake all waiting threads."""
+        """Wake all threads that wait for the run."""
         for feeding in self._feedings.values():
             feeding.close()
         self.arrivals.put(("end",))

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 # Seconds until the first check whether a run that lost a node still has a client. Doubles after each check.
 CHECK_INTERVAL = 10.0
-MAX_CHECK_INTERVAL = 60.0  # maximum seconds between checks
+MAX_CHECK_INTERVAL = 60.0  # maximum seconds between checks whether a run that lost a node still has a client
 ADOPTION_INTERVAL = 0.05  # seconds between checks whether all nodes are connected or lost
-MAX_ENDED_RUNS = 16_384  # remembered ended runs; fewer runs end before an agent gets their acknowledgements
+MAX_ENDED_RUNS = 16_384  # number of ended runs to remember; fewer runs end before an agent gets their acknowledgements
 
 
 class RunRegistry:
@@ -273,7 +273,7 @@ class RunRegistry:
         return self.runs.keys() | self._ended_runs.keys()
 
     def on_frame(self, link: Link, header: RunFrame, body: bytes) -> None:
-        """Handle a frame about a run.
+        """Pass an agent's frame to the run that the frame is about.
 
         Raises:
             WireError: If the run has no such call, or the node has not received it.

@@ -38,7 +38,7 @@ class ClientRunQueue:
 
     def __init__(self, context: PoolContext) -> None:
         self._context = context
-        self._turn = ""  # this client's run that is first in the queue
+        self._turn = ""  # id of this client's run that is first in the queue; "" if there is none
         self._ours: dict[str, ClientEnqueue] = {}
         self._queue: list[QueuedRunKeys] = []
         self._changed = asyncio.Event()
@@ -105,7 +105,10 @@ class ClientRunQueue:
         self._changed.set()
 
     def on_frame(self, link: Link, header: AgentQueue | AgentTurn | AgentDropped) -> str:
-        """Handle the head's frame. Return the id of this client's run that another client cancelled, or ""."""
+        """Process the head's frame about the queue.
+
+        Return the id of this client's run that another client cancelled, or "".
+        """
         if link is not self._context.links[0]:
             return ""
         match header["t"]:
@@ -380,7 +383,7 @@ class RunScheduler:
             self._context.news.emit_warning(f"run {run.id} continues without checkpoints of other nodes: {error}")
 
     def on_gang_broken(self) -> None:
-        """Handle a gang that broke because a worker died. Tasks that wait for plugins' contexts need a new epoch."""
+        """Form a new gang after a worker died, if tasks wait for the plugins' contexts."""
         context, gang = self._context, self._context.setup.rank_setup
         self.queue.notify()
         idle = gang is None or gang.is_ready or not self._context.registry.runs
@@ -463,7 +466,7 @@ class RunScheduler:
             run.end_waiting()
             self._fail(run, f"cannot send edited modules or checkpoints to the nodes: {error}")
         finally:
-            if not was_waiting:  # the run was cancelled, or this client is detaching
+            if not was_waiting:  # delete the arguments, because the run was cancelled or this client is detaching
                 delete_files(run.tasks)
         if was_waiting:
             self._start_or_reject(run)
