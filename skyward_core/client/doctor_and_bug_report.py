@@ -129,7 +129,8 @@ def strip_variable_values(value: Any) -> Any:
     return value
 
 
-# minimum limit of open files: some hundred ranks need a socket and two log files each, and scripts open files, too
+# minimum limit of open files: each of several hundred ranks needs a socket and two log files, and scripts open files,
+# too
 FILES_WANTED = 1024
 
 

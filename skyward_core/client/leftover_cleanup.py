@@ -105,7 +105,7 @@ async def scan_accounts(
     others: dict[tuple[str, str], tuple[int, int]] = {}
     unknown: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
-    # Concurrently, so that an unresponsive account does not delay the others.
+    # Query the accounts concurrently, so that an unresponsive account does not delay the others.
     inventories = await asyncio.gather(
         *(list_inventory(each, LOG_SUBJECT, QUERY_TIMEOUT, everywhere=everywhere) for each in accounts)
     )

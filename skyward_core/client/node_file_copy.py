@@ -352,8 +352,8 @@ async def _sftp(target: Any) -> AsyncIterator[tuple[Any, _AnswerLimit]]:
         try:
             async with asyncio.timeout(answer_timeout()) as timeout:
                 limit = _AnswerLimit(timeout)
-                # The SFTP session is not closed: that would wait for the node without limit. Closing the connection
-                # ends the session.
+                # Do not close the SFTP session, because this would wait for the node without limit. Closing the
+                # connection ends it.
                 sftp = await link.ssh.start_sftp_client(path_errors="surrogateescape")
                 limit.extend()
                 yield sftp, limit

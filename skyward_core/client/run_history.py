@@ -187,7 +187,7 @@ COLUMNS = ("when", "pool", "function", "outcome", "took", "cost", "script")
 """Columns by which runs can be sorted, besides arguments (``arg:lr``) and the best or last values of metrics
 (``best:loss``, ``last:loss``).
 """
-_OPTION = re.compile(r"--?[A-Za-z]")  # matches the start of an option, but not of a negative number
+_OPTION = re.compile(r"--?[A-Za-z]")  # pattern of the start of an option, which does not match a negative number
 
 
 class MetricSummary(NamedTuple):
@@ -647,9 +647,9 @@ def _load_launch_summary(pool: str, run: str) -> LaunchSummary:
         return LaunchSummary()
 
 
-MAX_LINES = 60  # lines of a log that a preview shows
+MAX_LINES = 60  # maximum number of lines of a log that a preview shows
 SHORT_LOG_BYTES = 256 << 10  # bytes; shorter logs are read completely, which preserves the order of stdout and stderr
-TAIL_BYTES = 16 << 10  # bytes read of longer logs, from the end
+TAIL_BYTES = 16 << 10  # bytes that are read from the end of a longer log
 
 
 class RunPreviewData(NamedTuple):
@@ -707,7 +707,7 @@ def last_lines(logs: RunLogs, rank: int) -> list[str]:
     parts = logs.ranges[rank]
     if sum(sum(part.end) - sum(part.start) for part in parts) <= SHORT_LOG_BYTES:
         return list(deque((line.text for line in logs.lines(rank)), MAX_LINES))
-    # The two streams of a long log are not merged. Show the stream with more text at its end.
+    # Show the end of stdout or stderr, whichever has more text, because the two streams of a long log are not merged.
     return max([_read_tail(logs.folder, parts[-1], stream) for stream in (0, 1)], key=len)
 
 

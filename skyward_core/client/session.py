@@ -184,7 +184,7 @@ class Session(SessionInterface):
         self._back_off = BackOff()
         # Token -> view of a pool that another client tore down. Most of these views lack runs and logs.
         self._ended: dict[str, PoolView] = {}
-        self._ended_until = 0.0  # end time of the pool in `_ended` that ended last
+        self._ended_until = 0.0  # Unix time of the latest end of a pool in `_ended`
         # Change stamp of the ledger, and the rows of the live pools that were read at that stamp.
         self._rows: tuple[tuple[int, ...], list[PoolRow]] | None = None
         self._ended_stamp: tuple[int, ...] = ()  # change stamp of the ledger when the ended pools were last read
@@ -348,7 +348,7 @@ class Session(SessionInterface):
         self._ended_until = max([self._ended_until, *(row.ended_at or 0.0 for row in rows)])
         new = [row for row in rows if row.token not in self._ended and row.token not in self._pools]
         for row in new:
-            # One pool at a time, in a thread, so that a long history does not block the session.
+            # Read one pool at a time, in a thread, so that a long history does not block the session.
             self._ended[row.token] = await asyncio.to_thread(summarize_pool, self.ledger, row)
 
     @verb
@@ -906,7 +906,7 @@ def _describe_error(error: Exception) -> str:
 
 
 MAX_NOTE = 500  # maximum number of characters of the user's note of a run
-# Changing methods that a read-only session must reject one by one, because they do not call ``_attach_pool``.
+# Names of changing methods that a read-only session must reject explicitly, because they do not call ``_attach_pool``.
 CHANGING = (
     "create", "tear_down", "fetch", "fetch_run", "dismiss", "set_note", "remove_leftovers", "debug", "check_provider",
 )  # fmt: skip
@@ -923,7 +923,7 @@ class ReadOnlySession(Session):
     def stacks(
         self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
     ) -> Future[Stacks]:
-        # Reject signals: a signal can interrupt a rank's system call, which a read-only session must not do.
+        # Send no signals, because a signal can interrupt a rank's system call, which a read-only session must not do.
         return self.reject() if signal else super().stacks(pool, run, ranks)
 
     async def _watch(self, row: PoolRow, *, observer: bool) -> Pool:

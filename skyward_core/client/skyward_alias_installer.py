@@ -33,7 +33,7 @@ print(json.dumps({
     "ours": importlib.util.find_spec("skyward_core") is not None,
 }))
 """
-INTERPRETER_TIMEOUT = 60  # seconds; time limit for an interpreter to print its package folder
+INTERPRETER_TIMEOUT = 60  # seconds that an interpreter has to print its package folder
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from skyward_core.util.safe_file_access import resolve_path
 FIELD = "image_settings"
 LISTS = ("pip", "apt", "setup", "includes", "excludes")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# An assignment in a shell command or an option. "==" is not an assignment: a package version follows it.
+# Pattern of an assignment in a shell command or an option. "==" does not match, because a package version follows it.
 _ASSIGNED = re.compile(r"(?P<name>\w+)['\"]?\s{0,2}[=:](?!=)\s{0,2}['\"]?(?=(?P<value>[^\s'\",;&|)]+))")
 _KNOWN = f"{', '.join(LISTS)}, env.NAME and secret"
 

@@ -49,7 +49,7 @@ def read_job_file(path: str | os.PathLike[str], env: Overrides, secrets: Overrid
 
 def read_job_variables(path: str | os.PathLike[str]) -> tuple[dict[str, str | None], dict[str, str | None]]:
     """Return the ``envs`` and ``secrets`` of a job file; see ``job_file.read_variables``."""
-    from skyward_core.tasks.job_file import read_variables  # imported late, because the module needs yaml
+    from skyward_core.tasks.job_file import read_variables  # imported late, because the module imports yaml
 
     return read_variables(path)
 
@@ -321,7 +321,7 @@ def _clone_to_folder(url: str, ref: str, *, pool: str = "") -> Path:
 
 
 def _run_git_clone(url: str, ref: str, folder: Path) -> None:
-    # Login data must not be in git's command line: other users can see it, and screens and logs show it.
+    # Keep login data out of git's command line, because other users can see it, and screens and logs show it.
     plain, git_options, login = strip_credentials(url), [], _url_credentials(url)
     environment = {**os.environ, "GIT_TERMINAL_PROMPT": "0"}
     if login is not None:

@@ -522,7 +522,8 @@ def make_options(request: LaunchRequest, provider: Any) -> dict[str, Any]:
 def _make_image(request: LaunchRequest, options: ImageOptions, secrets: Mapping[str, str]) -> Image:
     given: dict[str, Any] = {name: getattr(request, name) for name in options_of("image") if request.is_given(name)}
     for name in given:
-        # users give paths relative to the current folder; images expect paths relative to the ranks' working folder
+        # Make paths absolute: users give them relative to the current folder, images expect them relative to the ranks'
+        # working folder.
         if OPTIONS[name].metavar == "FILE":
             given[name] = str(expand_user(given[name]).absolute())
     given |= {name: options.lists.get(name, ()) for name in LISTS}

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from skyward_core.tasks.job_file import JobFile
 
 T = TypeVar("T")
-POOL_LAUNCH = "pool"  # stands for the run id in the file name of the launch record that created a pool
+POOL_LAUNCH = "pool"  # name that replaces the run id in the file name of the launch record that created a pool
 MAX_CHANGED_FILES = 100  # maximum number of changed files whose names are saved
 MAX_DIFF_BYTES = 1 << 18  # maximum number of saved bytes of the patch
 GIT_TIMEOUT = 5.0  # seconds for all git calls; the command cannot exit before they finish
@@ -66,7 +66,7 @@ class ScriptState:
         """Return the hash of a script only, without calling git."""
         try:
             return cls(script=blake2s(read_bytes(script), digest_size=16).hexdigest())
-        except OSError:  # for example, the path contains an invalid character
+        except OSError:  # the file may be missing or its path invalid; the hash then stays empty
             return cls()
 
     @classmethod
@@ -105,7 +105,7 @@ class ScriptState:
         return changes
 
 
-# Options that produce a patch for git apply, regardless of the user's git configuration.
+# Options with which git writes a patch for "git apply", whatever the user's git configuration is.
 _DIFF_OPTIONS = (
     "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=dirty", "--submodule=short",
     "--no-relative", "--src-prefix=a/", "--dst-prefix=b/",
