@@ -75,8 +75,11 @@ class ComparedRun:
         return self.past.named_arguments()
 
     def curve(self, name: str) -> list[tuple[float, float]]:
-        """Return the median of a metric over all ranks, as pairs of seconds since the start of the run and value."""
-        lines = [line for line in self.book.traces(self.past.run, name).values() if len(line.at)]
+        """Return a metric of rank 0, or its median if rank 0 did not log it, as pairs of seconds since the start of the
+        run and value.
+        """
+        traces = self.book.traces(self.past.run, name)
+        lines = [line for rank, line in traces.items() if len(line.at) and (rank == 0 or 0 not in traces)]
         if len(lines) == 1 and len(lines[0].at) <= CURVE_POINTS:
             found: Sequence[Sequence[float]] = lines[0]
         else:
@@ -180,9 +183,8 @@ def _load_run(ledger: Ledger, run: str) -> ComparedRun:
 def _summarize_metrics(tasks: Mapping[int, TaskView], metrics: MetricStore, run: str) -> dict[str, MetricSummary]:
     """Summarize metrics from the outcomes. For ranks whose processes died, use the logged values."""
     outcomes = [task.outcome for _, task in sorted(tasks.items()) if task.outcome is not None]
-    found = [outcome.metrics for outcome in outcomes if outcome.metrics is not None]
-    known = {outcome.rank for outcome in outcomes if outcome.metrics is not None}
-    return merge_summaries([*found, *logged_summaries(metrics, run, known)])
+    found = [(outcome.rank, outcome.metrics) for outcome in outcomes if outcome.metrics is not None]
+    return merge_summaries([*found, *logged_summaries(metrics, run, dict(found))])
 
 
 def _task_label(view: RunView, index: int) -> str:

@@ -43,8 +43,7 @@ from skyward_core.store.run_log_reader import StoredLines as StoredLines
 from skyward_core.store.run_log_reader import ring_tail as ring_tail
 from skyward_core.store.state_folder import pool_path
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views.metric_kinds_and_order import metric_direction, metric_rank
-from skyward_core.views.outliers_and_bands import median
+from skyward_core.views.metric_kinds_and_order import metric_direction, metric_rank, run_value
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.recording_entries import parse_attempt_ends
@@ -191,7 +190,10 @@ _OPTION = re.compile(r"--?[A-Za-z]")  # pattern of the start of an option, which
 
 
 class MetricSummary(NamedTuple):
-    """Summary of one metric in one run: medians over all ranks of each rank's last value, minimum and maximum."""
+    """Summary of one metric in one run: the run's last value (see ``run_value``), and minimum and maximum of all ranks.
+
+    ``last`` is None if the value is not finite.
+    """
 
     last: float | None
     least: float | None
@@ -206,23 +208,27 @@ MetricCache = dict[tuple[str, float | None], dict[str, MetricSummary]]
 """Metric summaries by run and the time of its end in the ledger."""
 
 
-def merge_summaries(found: Iterable[Mapping[str, Sequence[float | None]]]) -> dict[str, MetricSummary]:
-    """Merge the metric summaries of several ranks or tasks."""
-    by_name: dict[str, list[Sequence[float | None]]] = {}
-    for each in found:
+RankSummaries = tuple[int, Mapping[str, Sequence[float | None]]]
+"""A rank, and last value, minimum and maximum of each metric that it logged."""
+
+
+def merge_summaries(found: Iterable[RankSummaries]) -> dict[str, MetricSummary]:
+    """Merge the metric summaries of several ranks or tasks. The last task of a rank has the rank's last value."""
+    by_name: dict[str, list[tuple[int, Sequence[float | None]]]] = {}
+    for rank, each in found:
         for name, summary in each.items():
-            by_name.setdefault(sanitize_line(name), []).append(summary)
-    return {name: _merge(*zip(*summaries, strict=True)) for name, summaries in by_name.items()}
+            by_name.setdefault(sanitize_line(name), []).append((rank, summary))
+    return {
+        name: MetricSummary(
+            run_value({rank: last for rank, (last, _, _) in summaries}),
+            min((least for _, (_, least, _) in summaries if least is not None), default=None),
+            max((most for _, (_, _, most) in summaries if most is not None), default=None),
+        )
+        for name, summaries in by_name.items()
+    }
 
 
-def _merge(*columns: Sequence[float | None]) -> MetricSummary:
-    lasts, least, most = ([value for value in column if value is not None] for column in columns)
-    return MetricSummary(median(lasts) if lasts else None, min(least, default=None), max(most, default=None))
-
-
-def logged_summaries(
-    metrics: MetricStore, run: str, without: Container[int] = ()
-) -> Iterator[dict[str, MetricSummary]]:
+def logged_summaries(metrics: MetricStore, run: str, without: Container[int] = ()) -> Iterator[RankSummaries]:
     """Yield the metric summaries of each rank of a run, from its logged values.
 
     Args:
@@ -233,7 +239,7 @@ def logged_summaries(
             if rank not in without and trace.values:
                 finite = [value for value in trace.values if isfinite(value)]
                 last = trace.values[-1] if isfinite(trace.values[-1]) else None
-                yield {name: MetricSummary(last, min(finite, default=None), max(finite, default=None))}
+                yield rank, {name: MetricSummary(last, min(finite, default=None), max(finite, default=None))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,10 +432,11 @@ def _load_metric_summaries(
     missing = sorted(ends.keys() - summaries.keys())
     for first in range(0, len(missing), _CHUNK):
         chunk = missing[first : first + _CHUNK]
-        found: dict[str, list[Mapping[str, Sequence[float | None]]]] = {run: [] for run in chunk}
+        found: dict[str, list[RankSummaries]] = {run: [] for run in chunk}
         for run, text in ledger.outcome_texts(chunk, MOST_OUTCOMES):
             with suppress(ValueError, TypeError, AttributeError):
-                found[run].append(json.loads(text)["numbers"] or {})
+                outcome = json.loads(text)
+                found[run].append((outcome["rank"], outcome["numbers"] or {}))
         summaries |= {run: merge_summaries(each) for run, each in found.items()}
     # Cache only runs whose end is in the ledger, because it may lack outcomes of other runs.
     known |= {(run, at): summaries[run] for run, at in ends.items() if at is not None}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from math import isfinite
 from typing import Literal
 
-from skyward_core.views.outliers_and_bands import Trace
+from skyward_core.views.outliers_and_bands import Trace, median
 
 Kind = Literal["loss", "time", "rate", ""]
 
@@ -50,6 +50,14 @@ def metric_rank(name: str) -> tuple[bool, int]:
 def main_metric(names: Iterable[str]) -> str:
     """Return the name of the metric that describes a run best, or ""."""
     return min(filter(metric_direction, names), key=metric_rank, default="")
+
+
+def run_value(by_rank: Mapping[int, float | None]) -> float | None:
+    """Return a run's value of a metric from the last value of each rank that logged it: the value of rank 0; if rank 0
+    did not log it, the median of all ranks. Lists, headers, comparisons and JSON all show this value.
+    """
+    finite = [value for value in by_rank.values() if value is not None and isfinite(value)]
+    return by_rank[0] if 0 in by_rank else median(finite) if finite else None
 
 
 # Name of a metric -> kind of progress, names of the total.

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from skyward_core.model.metric_definitions_series_and_export import METRIC_ORIGINS
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.log_buffers_and_rank_activity import PoolActivity
-from skyward_core.views.metric_kinds_and_order import STEP_NAMES, TOTALS, Kind, classify_metric, sort_names
+from skyward_core.views.metric_kinds_and_order import STEP_NAMES, TOTALS, Kind, classify_metric, run_value, sort_names
 from skyward_core.views.outliers_and_bands import Trace, find_outliers, median
 
 RECOVERY_COUNT = 20  # finite values after which an earlier non-finite value is no longer reported
@@ -440,6 +440,16 @@ class MetricStore:
     def first_trace(self, run: str, name: str) -> Trace:
         """Return one metric's series of the lowest rank that logged it."""
         return self.trace(run, next((r for r in self.ranks(run) if name in self._series_by_name(run, r)), 0), name)
+
+    def run_value(self, run: str, name: str) -> float | None:
+        """Return the run's value of a metric; see :func:`run_value`. None if it is not finite, or not logged."""
+        own = self._series_by_name(run, 0).get(name)
+        value = run_value(self.latest_by_rank(run, name)) if own is None else own.latest
+        return value if value is not None and isfinite(value) else None
+
+    def run_values(self, run: str) -> dict[str, float]:
+        """Return the run's finite values by metric, in order of appearance."""
+        return {name: value for name in self.names(run) if (value := self.run_value(run, name)) is not None}
 
     def latest_by_rank(self, run: str, name: str) -> dict[int, float]:
         """Return one metric's newest value of each rank that logged it."""

@@ -498,8 +498,8 @@ def status_rows(pool: PoolView, run: RunView | None, last_line: str, now: float)
     if progress := run_progress(pool, run, now):
         ended += f"  {progress}"
     rows: list[Row] = [(f"● {run.function} ({run.id})  {ended}  {where}", 1), (f"  {tally}", bad)]
-    if ranks := pool.metrics.ranks(run.id):
-        rows.append((f"  {rank_prefix(ranks[0])}{format_metrics(pool.metrics.latest(run.id, ranks[0]))}", None))
+    if values := pool.metrics.run_values(run.id):
+        rows.append((f"  {format_metrics(values)}", None))
     if last_line:
         rows.append((f"  {last_line}", 2))
     return rows

@@ -152,11 +152,11 @@ class CompareScreen(BaseScreen[None]):
         # The title names the final value of each run, because colours alone would not identify the curves on all
         # terminals.
         ends = [
-            f"{run} ends at {number(curve[-1][1])}"
-            for run, curve in zip(self._ids, (left, right), strict=True)
-            if curve
+            f"{each.past.run} ends at {number(summary.last)}"
+            for each in (comparison.left, comparison.right)
+            if (summary := each.numbers.get(name)) is not None and summary.last is not None
         ]
-        title = f"{name}, median of ranks: {', '.join(ends)}" if ends else name or "metrics"
+        title = f"{name}: {', '.join(ends)}" if ends else name or "metrics"
         self.query_one("#chart", Panel).border_title = title
         note = "neither run logged metrics" if not names else "these metrics are no longer stored"
         self.query_one(CurveComparison).show(left, right, note)

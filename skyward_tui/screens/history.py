@@ -33,7 +33,16 @@ from skyward_core.views.pool_view import RunView
 from skyward_tui.screens.base_screen import BaseScreen, ListScreen
 from skyward_tui.text.ansi_colours import plain
 from skyward_tui.text.error_hint_text import format_error
-from skyward_tui.text.number_time_and_run_state_format import ago, count, date_time, duration, money, number, run_status
+from skyward_tui.text.number_time_and_run_state_format import (
+    ago,
+    count,
+    date_time,
+    duration,
+    metric_text,
+    money,
+    number,
+    run_status,
+)
 from skyward_tui.text.queue_trial_and_comparison_rows import task_note
 from skyward_tui.text.state_styles import append_block, block_room, state_style
 from skyward_tui.text.text_width_tables_and_ascii import clip, one_line
@@ -399,9 +408,10 @@ def overlaid_runs(data: Mapping[str, RunPreviewData], width: int, height: int) -
     traces = {run: trace for run, trace in traces.items() if trace.values}
     curves = [[(at - trace.at[0], value) for at, value in zip(*trace, strict=True)] for trace in traces.values()]
     styles = [rank_style(place) for place in range(len(curves))]
+    lasts = [metric_text(metric, data[run].book.run_value(run, metric)) for run in traces]
     legend = [
-        Content.assemble(("━ ", style), f"{run}  ", (f"{sanitize_line(metric)} {number(trace.values[-1])}", "$muted"))
-        for style, (run, trace) in zip(styles, traces.items(), strict=True)
+        Content.assemble(("━ ", style), f"{run}  ", (last, "$muted"))
+        for style, run, last in zip(styles, traces, lasts, strict=True)
     ]
     chart = scaled(curves, styles, width, height - len(legend)) if len(curves) > 1 else []
     return [*legend, *chart] if chart else []

@@ -27,6 +27,7 @@ from skyward_tui.text.number_time_and_run_state_format import (
     count,
     duration,
     hourly,
+    metric_text,
     money,
     next_preempted,
     number,
@@ -240,12 +241,11 @@ def _progress_text(row: HomeRun, state: str, remark: str, width: int, now: float
 
 
 def _own_text(row: HomeRun, name: str) -> str:
-    """Return the text for a column that the user has added by name: the last value of the metric of this name, else the
-    argument's value, else "".
+    """Return the text for a column that the user has added by name: the run's value of the metric of this name, else
+    the argument's value, else "".
     """
-    trace = None if row.pool is None or row.run is None else row.pool.metrics.first_trace(row.run.id, name)
-    found = row.past.metrics.get(name)
-    last = trace.values[-1] if trace is not None and trace.values else None if found is None else found.last
+    last = None if row.pool is None or row.run is None else row.pool.metrics.run_value(row.run.id, name)
+    last = row.past.metrics[name].last if last is None and name in row.past.metrics else last
     return one_line(row.past.named_arguments().get(name, "")) if last is None else number(last)
 
 
@@ -259,15 +259,15 @@ def _metric_text(row: HomeRun, width: int) -> str:
             return ""
         from skyward_tui.widgets.metric_charts import spark
 
-        trace = metrics.first_trace(row.run.id, name)
-        text = f"{name} {number(trace.values[-1])}" if trace.values else ""
+        trace, last = metrics.first_trace(row.run.id, name), metrics.run_value(row.run.id, name)
+        text = metric_text(name, last)
         room = min(_SPARK, width - len(text) - 1)
         return text if room < _LEAST_BAR else f"{text} {spark(list(zip(*trace, strict=True)), room)}".rstrip()
     if not (name := main_metric(row.past.metrics)):
         return ""
     found = row.past.metrics[name]
     best = found.best(name)
-    text = "" if found.last is None else f"{name} {number(found.last)}"
+    text = metric_text(name, found.last)
     more = "" if best is None or best == found.last else f" best {number(best)}"
     return text + more if len(text + more) <= width else text
 

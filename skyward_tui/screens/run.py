@@ -95,13 +95,14 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
             seconds = (run.ended_at or now) - run.opened_at
             parts.append(Content(f"took {duration(seconds)}" if run.ended_at else f"{duration(seconds)} elapsed"))
         if ranks := pool.metrics.ranks(run.id):
-            rank = cause.rank if (cause := run.root_cause) is not None and cause.rank in ranks else ranks[0]
-            numbers = pool.metrics.latest(run.id, rank)
+            rank = cause.rank if (cause := run.root_cause) is not None and cause.rank in ranks else 0
+            numbers = pool.metrics.latest(run.id, rank) or pool.metrics.run_values(run.id)
             shown = [name for name in numbers if name not in TOTAL_NAMES][:NUMBERS]
             rate = pool.metrics.step_rate(run.id, rank) if run.state == "running" else None
             if rate is not None and not remark.endswith(("it/s", "s/it")):
                 parts.append(Content(rate_text(rate)))
-            parts.append(Content(f"r{rank}: {format_metrics({name: numbers[name] for name in shown})}"))
+            who = f"r{rank}" if rank in ranks else "median"
+            parts.append(Content(f"{who}: {format_metrics({name: numbers[name] for name in shown})}"))
     mark = state_style(pool.shown_state)
     if cost := hourly(pool):
         if pool.price_hourly:

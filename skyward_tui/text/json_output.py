@@ -98,7 +98,10 @@ def pool_json(pool: PoolView) -> dict[str, Any]:
             if node.notice
         ],
         "unfetched": pool.unfetched,
-        "runs": [{"run": r.id, "function": r.function, "state": r.state} for r in pool.runs.values()],
+        "runs": [
+            {"run": r.id, "function": r.function, "state": r.state, "metrics": pool.metrics.run_values(r.id)}
+            for r in pool.runs.values()
+        ],
     }
 
 

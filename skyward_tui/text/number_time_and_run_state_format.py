@@ -103,6 +103,11 @@ def number(value: float) -> str:
     return f"{value:.4g}" if abs(value) < 1e6 else f"{value:.3e}"
 
 
+def metric_text(name: str, value: float | None) -> str:
+    """Format a metric and a run's value of it; None if the value is not finite."""
+    return f"{name} {'nan' if value is None else number(value)}"
+
+
 def count(many: int, one: str) -> str:
     """Format a count with its noun: ``1 node``, ``4 nodes``."""
     return f"{many:,} {one if many == 1 else one + 's'}"

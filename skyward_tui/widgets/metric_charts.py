@@ -17,7 +17,7 @@ from textual.content import Content
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, median
 from skyward_core.views.rank_metrics_and_progress import MetricStore
-from skyward_tui.text.number_time_and_run_state_format import duration, number
+from skyward_tui.text.number_time_and_run_state_format import count, duration, number
 from skyward_tui.text.text_width_tables_and_ascii import clip
 
 Points = Sequence[tuple[float, float]]
@@ -232,7 +232,9 @@ def curve(points: Points, width: int, height: int, *, part_of: Span | None = Non
 
 
 class MetricsChart:
-    """Chart of a run's first metric that is not a counter, with a title line. It shows the median over all ranks."""
+    """Chart of a run's first metric that is not a counter, with a title line. It shows the run's value: that of rank 0;
+    if rank 0 did not log it, the median over all ranks.
+    """
 
     def __init__(self) -> None:
         # cache key of the band, and the band over all ranks
@@ -251,13 +253,13 @@ class MetricsChart:
         traces = metrics.traces(run, name)
         if self._band[0] != (key := (whose, run, name)):
             self._band = (key, IncrementalBand())
-        chart = make_chart(traces, None, columns=2 * width, bands=self._band[1])
+        chart = make_chart(traces, 0 if 0 in traces else None, columns=2 * width, bands=self._band[1])
         drawn = curve(chart.front, width, height)
         if not drawn or chart.value is None:
             return []
         values = [value for _, value in chart.front if isfinite(value)]
         newest = (f"{sanitize_line(name)} ", "bold"), (number(chart.value), "")
-        ranks = f"  median of {len(traces)} ranks" if len(traces) > 1 else ""
+        ranks = f"  {'rank 0' if 0 in traces else 'median'} of {count(len(traces), 'rank')}" if len(traces) > 1 else ""
         head = Content.assemble(*newest, (f"{ranks}  {number(min(values))} to {number(max(values))}", "$muted"))
         if head.cell_length > width:
             head = Content.assemble(*newest, (ranks, "$muted"))

@@ -70,7 +70,7 @@ def test_run_command_ends_with_the_latest_metrics(cli: Cli, tmp_path: Path) -> N
     script.write_text("import skyward as sky\n@sky.function\ndef train():\n    sky.log(step=1234, loss=2.31449)\n")
     done = cli("run", str(script), "--nodes", "2")
     assert done.returncode == 0, done.stderr
-    assert "last metrics (rank 0, +1 rank more): step 1,234  loss 2.314" in done.stderr
+    assert "last metrics (rank 0 of 2): step 1,234  loss 2.314" in done.stderr
 
 
 @sky.function
@@ -236,6 +236,8 @@ def test_top_and_metrics_commands_show_and_export_metrics(home: Path, cli: Cli, 
         assert [line.split()[0] for line in table if line] == ["node", "n0", "n1"]
         report = json.loads(cli("top", "shown", "--once", "--json").stdout)
         assert all(node["figures"]["memory_total"] > 0 for node in report["nodes"])
+        (listed,) = json.loads(cli("ls", "--json").stdout)["pools"][0]["runs"]
+        assert listed["metrics"] == {"loss": 1 / 700}
         found = parsed(cli("metrics", "shown", "--prometheus").stdout)
         assert {labels["rank"] for labels, _ in found["skyward_rank_number"][1]} == {"0", "1"}
         cli("metrics", "shown", "-o", str(tmp_path / "all.csv"))

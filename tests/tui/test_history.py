@@ -164,14 +164,14 @@ async def test_two_marked_runs_are_compared(app: SkywardApp, session: FakeSessio
         await press(pilot, "H", until=lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
         await press(pilot, "c", until="mark two runs to compare (space: mark)")
         await pilot.press("space", "down", "space", "c")
-        await until(pilot, lambda: isinstance(app.screen, CompareScreen) and "loss, median" in screen_text(app))
+        await until(pilot, lambda: isinstance(app.screen, CompareScreen) and "loss: llama" in screen_text(app))
         assert session.compared == [(past[0].run, past[1].run)]
         shown = screen_text(app)
         assert any("≠" in line and "a1b2c3d4e5" in line for line in shown.splitlines())
         assert any("plugins" in line and "≠" not in line for line in shown.splitlines())
         assert "⠒" in shown or "⠉" in shown or "⣀" in shown, "curves"
-        await press(pilot, "n", until="only_0.1, median")
-        await press(pilot, "N", "N", until="only_0.02, median")
+        await press(pilot, "n", until="only_0.1: ")
+        await press(pilot, "N", "N", until="only_0.02: ")
         await press(pilot, "y", until="copied comparison")
         await press(pilot, "q", until=lambda: isinstance(app.screen, HistoryScreen))
 
@@ -217,7 +217,7 @@ async def test_selected_past_run_is_previewed_after_the_cursor_stops(app: Skywar
     session.past_looks[first.run] = RunPreviewData(of_first.view, of_first.book, 3, ["\x1b[31mthe last\x1b[0m line"])
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("H")
-        shown = ("loss 0.2999  median of 2 ranks", "last lines of rank 3", "the last line", "value  mean 0.6", "lr=0.1")
+        shown = ("loss 0.2899  rank 0 of 2 ranks", "last lines of rank 3", "the last line", "value  mean 0.6", "lr=0.1")
         await until(pilot, lambda: all(each in screen_text(app) for each in shown))
         await press(pilot, "down", until="no output, or its log")
         await press(pilot, "up", until="the last line")

@@ -517,18 +517,18 @@ async def test_pool_preview_shows_ranks_metrics_and_last_lines(app: SkywardApp, 
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app) and "last lines" in screen_text(app))
         text = screen_text(app)
         assert "4 ranks: ● 4 running" in text and "●●●●" in text
-        assert "median of 4 ranks" in text and "loss " in text
+        assert "rank 0 of 4 ranks" in text and "loss " in text
         assert "r003| step 3 done" in text and "title" not in text
         await press(pilot, "tab", "down", until="no run on this pool yet")
         assert "last lines" not in screen_text(app)
 
 
-async def test_preview_chart_shows_the_median_and_styles_no_blanks(app: SkywardApp, session: FakeSession) -> None:
+async def test_preview_chart_shows_rank_0_and_styles_no_blanks(app: SkywardApp, session: FakeSession) -> None:
     view, run = session.pool_with_run("llama-ft", 4)
     for step in range(9):
         for rank in range(4):  # one after the other, as they do
             view.metrics.add_values(run.id, rank, session.now + step + rank / 5, {"loss": 8.0 - step + rank})
-    async with running_app(app, (160, 48), until="loss 1.5  median of 4 ranks"):
+    async with running_app(app, (160, 48), until="loss 0  rank 0 of 4 ranks"):
         content = app.screen.query_one(PoolPreview).render()
         pieces = [content.plain[span.start : span.end] for span in content.spans]
         drawn = [piece for piece in pieces if any("⠀" < sign <= "⣿" for sign in piece)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import itertools
 import json
 import pickle
 import shutil
@@ -11,12 +12,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from skyward_core.client import log_search
@@ -30,6 +32,8 @@ from skyward_core.client.run_history import (
     RunSearch,
     best_runs,
     chosen_columns,
+    logged_summaries,
+    merge_summaries,
     metric_value,
     past_runs,
     sorted_runs,
@@ -39,6 +43,7 @@ from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.node.worker.result_pickles_and_summaries import summarize
 from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, encode_mark
+from skyward_core.runtime.metric_logging import MetricSummaries
 from skyward_core.store import past_pool_views, pool_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.past_pool_views import add_logs, summarize_pool
@@ -48,9 +53,15 @@ from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views import events, recording_entries, stdout_stderr_order
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.metric_kinds_and_order import metric_direction
+from skyward_core.views.outliers_and_bands import median
 from skyward_core.views.pool_view import PoolView, RunView, TaskView, apply
+from skyward_core.views.rank_metrics_and_progress import format_metrics
 from skyward_core.views.result_comparison import Difference, compare_results, find_disagreements
 from skyward_tui.cli.main import cli
+from skyward_tui.screens.home_runs_and_pools import HomeRun, _metric_text
+from skyward_tui.screens.run import pool_status
+from skyward_tui.text.json_output import pool_json
+from skyward_tui.text.number_time_and_run_state_format import metric_text
 from tests.support.ledger_runs import record_runs
 from tests.support.past import past_run
 from tests.support.stored_runs import stored_run
@@ -268,8 +279,8 @@ def test_compared_script_arguments_are_named_by_option(words: tuple[str, ...], e
 
 def test_compared_metrics_include_killed_ranks(two_runs: Ledger) -> None:
     left, right, differs = rows(compare_runs(two_runs, "first", "second"), "numbers")["loss"]
-    assert left == (pytest.approx(0.3), 0.1, 1.0), "the median of the last ones, the least and the greatest of all"
-    assert right == (pytest.approx((0.6 + 1.1) / 2), 0.3, 2.0) and differs
+    assert left == (0.2, 0.1, 1.0), "the last value of rank 0, the least and the greatest of all"
+    assert right == (0.6, 0.3, 2.0) and differs
 
 
 def test_run_with_few_records_is_compared(two_runs: Ledger) -> None:
@@ -283,7 +294,7 @@ def test_run_with_few_records_is_compared(two_runs: Ledger) -> None:
 def test_compare_prints_differences_in_text_and_json(two_runs: Ledger) -> None:
     shown = CliRunner().invoke(cli, ["compare", "first", "second"], catch_exceptions=False).stdout
     lines = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
-    assert "≠" in lines["lr"] and "≠" not in lines["epochs"] and "≠ 0.3 (0.1 … 1)" in lines["loss"]
+    assert "≠" in lines["lr"] and "≠" not in lines["epochs"] and "≠ 0.2 (0.1 … 1)" in lines["loss"]
     assert "killed by SIGKILL" in lines["r1"] and "\x1b[31m" not in shown
     assert "≠ torch.version=0.1" in lines["parameters"] and lines["parameters"].endswith("torch.version=0.2")
     assert "env.RATE=0.1, secret=T" in lines["image"] and "≠" in lines["image"]
@@ -291,7 +302,7 @@ def test_compare_prints_differences_in_text_and_json(two_runs: Ledger) -> None:
     parameters = {"left": ["torch.version=0.1"], "right": ["torch.version=0.2"], "differs": True}
     assert found["facts"]["parameters"] == parameters and found["facts"]["took"]["left"] == 60.0
     assert found["runs"] == ["first", "second"] and found["arguments"]["lr"]["differs"] is True
-    assert found["numbers"]["loss"]["left"] == {"last": pytest.approx(0.3), "least": 0.1, "most": 1.0}
+    assert found["numbers"]["loss"]["left"] == {"last": 0.2, "least": 0.1, "most": 1.0}
     assert len(found["results"]) == 2
     assert "Name two" in CliRunner().invoke(cli, ["compare", "first", "first"]).stderr
     record_runs(two_runs, opened=[("a", "bare", "train", "single", 1, BEGAN)])
@@ -312,13 +323,13 @@ def test_comparison_of_unknown_or_equal_runs_is_refused(two_runs: Ledger) -> Non
 
 def test_history_shows_metrics_and_arguments_and_marks_the_best_run(two_runs: Ledger) -> None:
     found = past_runs(two_runs, RunSearch(), {}, {})
-    assert found[1].metrics == {"loss": (pytest.approx(0.3), 0.1, 1.0)}
+    assert found[1].metrics == {"loss": (0.2, 0.1, 1.0)}
     assert chosen_columns(found) == (["best:loss", "last:loss"], ["arg:lr"]), "all have the same number of epochs"
     head, second, first = CliRunner().invoke(cli, ["history"], catch_exceptions=False).stdout.splitlines()
     assert head.split()[5:] == ["time", "best", "loss", "last", "loss", "lr", "cost", "arguments", "/", "error"]
     assert "0.1 ★" in first and "★" not in second and first.split()[-1] == "epochs=5"
     first_run = json.loads(CliRunner().invoke(cli, ["history", "--json"]).stdout)["runs"][1]
-    assert first_run["metrics"]["loss"] == {"last": pytest.approx(0.3), "min": 0.1, "max": 1.0, "best": 0.1}
+    assert first_run["metrics"]["loss"] == {"last": 0.2, "min": 0.1, "max": 1.0, "best": 0.1}
 
 
 def test_outcomes_of_ended_runs_are_read_once_for_their_metrics(
@@ -355,6 +366,42 @@ def test_outcomes_of_ended_runs_are_read_once_for_their_metrics(
 )  # fmt: skip
 def test_metric_direction_follows_from_the_name(name: str, direction: int) -> None:
     assert metric_direction(name) == direction
+
+
+_RUN_NUMBERS = itertools.count()
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(st.dictionaries(st.integers(0, 4), st.lists(st.floats(-9, 9) | st.just(nan), min_size=1), min_size=1))
+def test_a_run_has_the_same_loss_everywhere(two_runs: Ledger, losses: dict[int, list[float]]) -> None:
+    id_, view = f"run{next(_RUN_NUMBERS)}", PoolView("llama", provider="local")
+    run = view.runs[id_] = RunView(id_, "llama", "train", "broadcast", 5, BEGAN)
+    for rank, values in losses.items():
+        summaries = MetricSummaries()
+        for at, value in enumerate(values):
+            view.metrics.add_values(id_, rank, BEGAN + at, {"loss": value})
+            summaries.add(id_, rank, {"loss": value})
+        outcome = Outcome(rank, rank, 0, "returned", 1.0, metrics=summaries.pop(id_, rank))
+        run.tasks[rank] = TaskView(rank, rank, 0, "returned", outcome=outcome)
+    finite = [values[-1] for values in losses.values() if isfinite(values[-1])]
+    expected = losses[0][-1] if 0 in losses else median(finite) if finite else nan
+    text = metric_text("loss", expected)
+    record_runs(
+        two_runs,
+        opened=[("a", id_, "train", "broadcast", 5, BEGAN)],
+        outcomes=[(id_, each, {}) for each in run.outcomes()],
+        ends=[(id_, "done", BEGAN + 9, None)],
+    )
+    past = next(each for each in past_runs(two_runs, RunSearch(), {}, {}) if each.run == id_)
+    compared = compare_runs(two_runs, id_, "first").left.numbers["loss"]
+    assert [past.metrics["loss"].last, compared.last] == [expected if isfinite(expected) else None] * 2
+    assert merge_summaries(logged_summaries(view.metrics, id_))["loss"] == past.metrics["loss"]
+    home = [_metric_text(HomeRun(past, *live), 60) for live in ((), (view, run))]
+    assert [each.split(" best")[0].rstrip("▁▂▃▄▅▆▇█ ") for each in home] == [text, text]
+    if isfinite(expected):
+        assert [each["metrics"] for each in pool_json(view)["runs"]] == [{"loss": expected}]
+        header = f"{'r0' if 0 in losses else 'median'}: {format_metrics({'loss': expected})}"
+        assert header in [part.plain for part in pool_status(view, run, BEGAN)]
 
 
 @given(st.lists(st.tuples(st.sampled_from([None, 0.5, -1.0, 2.0]), st.sampled_from(["0.1", "1e-3", "x", ""]))))

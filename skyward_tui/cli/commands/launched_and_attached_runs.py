@@ -830,11 +830,10 @@ class PoolCommand:
         if self.follower.live is not None:
             self.console.note(f"output of the ranks: skyward-tui logs {run.id}")
         view = next(filter(self._is_ours, self.session.pools()), None)
-        ranks = view.metrics.ranks(run.id) if view is not None and self.trials is None else []
-        if view is not None and ranks:
-            more = f", +{count(len(ranks) - 1, 'rank')} more" if len(ranks) > 1 else ""
-            last = format_metrics(view.metrics.latest(run.id, ranks[0]))
-            self.console.note(f"last metrics (rank {ranks[0]}{more}): {last}")
+        if view is not None and self.trials is None and (values := view.metrics.run_values(run.id)):
+            ranks = view.metrics.ranks(run.id)
+            who = f"rank 0 of {len(ranks)}" if ranks[0] == 0 else f"median of {count(len(ranks), 'rank')}"
+            self.console.note(f"last metrics ({who}): {format_metrics(values)}")
 
     def _detach(self, run: RunView) -> None:
         """Detach from the pool, and report the state of the run."""

@@ -15,6 +15,7 @@ from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.metric_definitions_series_and_export import Curve, Curves, curve_json
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.machine_metrics import MachineMetrics
+from skyward_core.views.metric_kinds_and_order import main_metric
 from skyward_core.views.pool_view import PoolView, RunView, build_curves
 from skyward_core.views.problem_alerts_and_stragglers import Alert, find_alerts
 from skyward_tui.cli.console_and_log_printer import Console
@@ -23,7 +24,7 @@ from skyward_tui.cli.shared_options_and_command_class import command
 from skyward_tui.metric_exporters import curve_source, export, find_exporter, format_prometheus, prometheus_registry
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.hardware_and_offer_cells import HARDWARE_COLUMNS, quantity, rows
-from skyward_tui.text.number_time_and_run_state_format import clock, count, number, run_progress
+from skyward_tui.text.number_time_and_run_state_format import clock, count, metric_text, number, run_progress
 
 PERIOD = 1.0  # seconds between two tables of ``top``
 ENDINGS = (".csv", ".json", ".parquet")
@@ -54,9 +55,11 @@ def _show(view: PoolView, console: Console) -> None:
         console.result({"pool": view.name, "at": now, "nodes": nodes, "alerts": alerts, "runs": runs})
         return
     console.print_table([HARDWARE_COLUMNS, *rows(metrics, now)], [1])
-    for progress_run in _active(view):
-        if progress := run_progress(view, progress_run, now):
-            console.print_line(f"run {progress_run.id}: {progress}")
+    for active in _active(view):
+        name = main_metric(values := view.metrics.run_values(active.id))
+        metric = metric_text(name, values[name]) if name else ""
+        if text := "  ".join(filter(None, (run_progress(view, active, now), metric))):
+            console.print_line(f"run {active.id}: {text}")
     for run, alert in _alerts(view, now):
         console.print_line(f"! run {run}: {alert.kind}: {alert.who} since {clock(alert.since)}: {alert.words}")
     console.print_line("")
@@ -76,7 +79,7 @@ def _run_json(view: PoolView, run: str, now: float) -> dict[str, Any]:
         rank: {"value": each.value, "total": each.total, "rate": each.rate, "seconds_left": each.seconds_left(now)}
         for rank, each in view.metrics.progress_by_rank(run).items()
     }
-    return {"run": run, "progress": progress}
+    return {"run": run, "progress": progress, "metrics": view.metrics.run_values(run)}
 
 
 def _node_json(metrics: MachineMetrics, node: int) -> dict[str, Any]:
