@@ -26,7 +26,7 @@ _COLOR = re.compile("\x1b\\[[0-9;:]*m")
 
 
 class _SearchCancelled(Exception):
-    """Cancellation of a search."""
+    """Raised within a search step after another thread has cancelled the search."""
 
 
 @dataclass(frozen=True, slots=True)

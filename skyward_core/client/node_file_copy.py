@@ -296,7 +296,7 @@ def _check_kind(path: str, mode: int, parts: tuple[str, ...]) -> None:
 
 
 def _check_not_taken(path: str, kind: int, is_folder: bool, where: str) -> None:
-    """Check that the target does not exist. A file may replace a file."""
+    """Check that nothing exists at the target of a copy. A file may replace a file."""
     if is_folder or not stat.S_ISREG(kind):
         what = "a link" if stat.S_ISLNK(kind) else "another file or folder"
         raise UsageError(f"{sanitize_line(path)} already exists {where} as {what}. Remove it, or give another name")

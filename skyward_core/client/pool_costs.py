@@ -56,7 +56,7 @@ class Spending:
 
     @property
     def dollars(self) -> float:
-        """Total cost, as far as known."""
+        """Total cost in US dollars of all pools whose costs are known."""
         return sum(each.dollars or 0.0 for each in self.pools)
 
 

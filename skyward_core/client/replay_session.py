@@ -190,7 +190,7 @@ class Playback:
 
     @property
     def view(self) -> PoolView:
-        """Pool at the current time of the recording."""
+        """View of the pool at the present position of the playback."""
         return self._view
 
     def _rewind(self) -> None:

@@ -40,7 +40,7 @@ Timed = tuple[float, Entry]
 
 @dataclass(frozen=True, slots=True)
 class RecordingExport:
-    """Exported recording.
+    """Description of the file of an exported recording.
 
     Attributes:
         size: Bytes of the file.
@@ -70,7 +70,7 @@ class RecordingExporter:
         self._left_out = 0
 
     def write(self, target: Path) -> RecordingExport:
-        """Write the recording.
+        """Write the recording to a new file.
 
         Raises:
             UsageError: If the pool has no stored data.

@@ -71,7 +71,7 @@ class ComparedRun:
     book: MetricStore = field(default_factory=MetricStore)
 
     def arguments(self) -> dict[str, str]:
-        """Return the arguments by name."""
+        """Return the arguments of the run by name."""
         return self.past.named_arguments()
 
     def curve(self, name: str) -> list[tuple[float, float]]:

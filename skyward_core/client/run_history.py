@@ -391,7 +391,7 @@ class RunSearch:
         return self.matches_filters(run) and not run.unmatched_words(word.casefold() for word in self.words)
 
     def matches_filters(self, run: PastRun) -> bool:
-        """Check all criteria except the words."""
+        """Check whether a run matches all criteria of the search except the words."""
         return run.has_failed or not self.failed
 
 
@@ -613,7 +613,7 @@ def _provider(pool: PoolRow) -> str:
 
 
 def _dollars(pool: PoolRow, bills: Iterable[Bill], since: float, until: float) -> float | None:
-    """Return the cost of a pool's machines between two times."""
+    """Return the cost in US dollars of a pool's machines between two Unix times."""
     parts = [each.hourly * max(0.0, min(each.until, until) - max(each.since, since)) / 3600 for each in bills]
     return sum(parts) if parts or not pool.spec.get("rents") else None
 

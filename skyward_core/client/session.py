@@ -81,7 +81,7 @@ RETRY_PAUSES = (2.0, 60.0)  # first and longest pause in seconds between attempt
 
 
 class BackOff:
-    """Exponential back-off per name, for pools that did not answer."""
+    """Exponential back-off of the connection attempts to pools that did not answer, separate for each pool."""
 
     def __init__(self) -> None:
         # Name of a pool -> monotonic time of the next attempt, and the pause in seconds before it.

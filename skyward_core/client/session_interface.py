@@ -84,7 +84,7 @@ class SessionInterface:
         """Return the runs that the search selects, newest first; see ``run_history.past_runs``."""
 
     def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
-        """Return a search in the stored output of runs. Creating it is fast; each of its steps takes time."""
+        """Return a search in the stored output of runs. Nothing is read before the first step of the search."""
         raise UsageError(self.REFUSAL)
 
     def preview_run(self, run: str) -> Future[RunPreviewData]:

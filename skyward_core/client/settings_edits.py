@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def read_settings_text(path: Path) -> str:
-    """Return the content of a file; "" if it does not exist.
+    """Return the text of a ``skyward.toml``; "" if the file does not exist.
 
     Raises:
         UsageError: If the file cannot be read, or another user could have written it.
@@ -37,7 +37,7 @@ def read_settings_text(path: Path) -> str:
 
 
 def parse_settings(path: Path, text: str) -> dict[str, Any]:
-    """Parse the text of a file.
+    """Parse the text of a ``skyward.toml``.
 
     Raises:
         UsageError: If the text is not TOML. The message names the file.
@@ -52,7 +52,7 @@ def settings_paths() -> list[Path]:
 
 
 def read_table(path: Path, name: str) -> tuple[str, dict[str, Any]]:
-    """Return the text of a file, and one of its tables.
+    """Return the text of a ``skyward.toml``, and one of its tables.
 
     Raises:
         UsageError: If the file cannot be read or used, another user could have written it, or the value is not a table.

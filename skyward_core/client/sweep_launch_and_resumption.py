@@ -145,7 +145,7 @@ def resume_sweep(ledger: Ledger, row: RunRow, probe: Callable[[str], None]) -> I
 
 
 def _find_started_run(ledger: Ledger, key: str, run: str, probe: Callable[[str], None]) -> RunRow | None:
-    """Return a planned run if it has started; otherwise None."""
+    """Return the ledger row of a planned run of a sweep if the run has started; otherwise None."""
     pool = ledger.find_pool(key)
     if ledger.run(run) is None and pool is not None and pool.ended_at is None:
         probe(key)  # let the agents report a run whose client died before recording it

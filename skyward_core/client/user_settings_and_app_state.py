@@ -65,7 +65,7 @@ class UserCommand(NamedTuple):
     background: bool = False
 
     def fill(self, values: Mapping[str, str]) -> list[str]:
-        """Return the program and its arguments. A field never becomes several words.
+        """Return the command's words with all fields filled in. The value of a field never becomes several words.
 
         Raises:
             KeyError: If a field has no value.
@@ -128,7 +128,7 @@ def load_user_settings() -> UserSettings:
 
 
 def read_user_settings(own: Path, project: Path) -> UserSettings:
-    """Read the settings. Problems in a file are listed in ``refused``; none prevents the app from starting.
+    """Read the user settings. Problems in a file are listed in ``refused``; none prevents the app from starting.
 
     Args:
         own: The user's file, which may be missing.

@@ -34,7 +34,7 @@ _KNOWN = f"{', '.join(LISTS)}, env.NAME and secret"
 
 @dataclass(frozen=True, slots=True)
 class ImageOptions:
-    """Parsed environment options.
+    """Parsed environment options of a launch.
 
     Attributes:
         lists: Values of each field that is a list.
@@ -84,7 +84,7 @@ class ImageOptions:
 
 
 def parse_image_options(texts: Sequence[str]) -> ImageOptions:
-    """Parse texts ``field=value``.
+    """Parse the texts ``field=value`` of the option ``--image-set``.
 
     Raises:
         UsageError: If a text is invalid, or contains a secret: the launch is saved, and secrets must not be.

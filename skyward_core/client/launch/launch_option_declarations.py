@@ -282,7 +282,7 @@ class LaunchRequest(Value):
         plugin_settings: Sequence[str] = (),
         **values: Any,
     ) -> LaunchRequest:
-        """Return the request of a command line.
+        """Return the launch request that the arguments of a command line describe.
 
         Args:
             target: The script, or ``script:function``.

@@ -158,7 +158,7 @@ class ProviderInfo:
 
     @property
     def label(self) -> str:
-        """Name and description."""
+        """Name and description of the provider."""
         return f"{self.name}: {self.about}" if self.about else self.name
 
     @property

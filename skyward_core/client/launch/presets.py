@@ -42,7 +42,7 @@ _TYPE_WORDS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """Named launch.
+    """Named launch options in a ``skyward.toml``.
 
     Attributes:
         file: The ``skyward.toml`` that contains the preset.
