@@ -285,7 +285,7 @@ def _to_text(value: object) -> str:
 
 
 def _eval_literal(text: str) -> Any:
-    """Evaluate a Python literal or JSON."""
+    """Evaluate a text that is a Python literal or JSON."""
     try:
         return ast.literal_eval(text.strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):

@@ -296,7 +296,7 @@ THREADED_HASH_BYTES = 1 << 20  # bytes; a write of at least this size is hashed 
 
 
 def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | None = None) -> Task:
-    """Pickle a call.
+    """Return a call as a pickled task.
 
     Args:
         plugins: Plugins whose ``decorate`` hooks wrap the function. The first plugin is the outermost.
@@ -311,7 +311,7 @@ def make_task(pending: PendingFunction[Any], plugins: Any = (), folder: Path | N
 
 
 def make_tasks(pendings: tuple[PendingFunction[Any], ...], plugins: Any, folder: Path | None) -> Iterator[Task]:
-    """Pickle many calls. A function that occurs in several calls is pickled once.
+    """Return many calls as pickled tasks. A function that occurs in several calls is pickled once.
 
     Raises:
         NotPicklableError, TypeError, UsageError: In the same cases as in :func:`make_task`.

@@ -31,7 +31,7 @@ MAX_UPLOAD_BYTES = 1 << 30  # maximum bytes of all mounted files of one job, bec
 
 
 def make_mount_call(mounts: Mapping[str, Path]) -> PendingFunction[None]:
-    """Return the call that copies files to each node.
+    """Return the call that copies the mounted files of a job to each node.
 
     Args:
         mounts: Local paths by path on the node.

@@ -194,7 +194,7 @@ class _Keys(BaseModel):
 
 
 class AutostopKeys(_Keys):
-    """Idle time after which the pool ends."""
+    """Keys of ``autostop``: idle time after which the pool ends."""
 
     idle_minutes: Number | None = Field(default=None, gt=0)
     down: bool = False
@@ -202,14 +202,14 @@ class AutostopKeys(_Keys):
 
 
 class RecoveryKeys(_Keys):
-    """Restarts of the job after lost machines, and after errors."""
+    """Keys of ``job_recovery``: restarts of the job after lost machines, and after errors."""
 
     strategy: str | None = None
     max_restarts_on_errors: int = Field(default=0, ge=0, le=1000)
 
 
 class ResourceKeys(_Keys):
-    """Requirements on each node; with ``any_of`` or ``ordered``, the other keys are defaults."""
+    """Keys of ``resources``: requirements on each node. With ``any_of`` or ``ordered``, the other keys are defaults."""
 
     infra: str | None = None
     cloud: str | None = None
@@ -237,14 +237,14 @@ class ResourceKeys(_Keys):
 
 
 class GitKeys(_Keys):
-    """Repository that is cloned as the working folder."""
+    """Keys of a ``workdir`` that is a git repository, which is cloned as the working folder."""
 
     url: str = Field(min_length=1)
     ref: str | None = None
 
 
 class JobKeys(_Keys):
-    """Complete job file."""
+    """All keys of a job file."""
 
     name: str | None = None
     workdir: str | GitKeys | None = None
@@ -373,7 +373,7 @@ def strip_secrets(text: str, names: Collection[str], values: Collection[str]) ->
 
 
 def _secret_spans(text: str, names: Collection[str]) -> set[tuple[int, int]]:
-    """Return the start and end of each value that must be removed."""
+    """Return the start and end positions in a job file of each secret value that must be removed."""
     found: set[tuple[int, int]] = set()  # a set, because an alias has the same position as its anchor
     for tree in yaml.compose_all(text, Loader=yaml.SafeLoader):
         for key, table in tree.value if isinstance(tree, yaml.MappingNode) else ():

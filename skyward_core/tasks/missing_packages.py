@@ -67,8 +67,8 @@ def imported_frameworks(script: Path) -> list[str]:
 
 
 def missing_imports(script: Path, *, whole: bool) -> list[str]:
-    """Return the packages that a script imports and that cannot be found by our Python, in the script's folder or in
-    the current folder.
+    """Return the packages that a script imports but that neither this program's Python, nor the script's folder, nor
+    the current folder contains.
 
     Args:
         whole: Whether the script runs as a whole. Otherwise only imports while the script is loaded count.

@@ -17,7 +17,7 @@ _parse_lock = threading.Lock()
 
 
 def parse_source(source: str | bytes, name: str = "<unknown>") -> ast.Module:
-    """Parse a source.
+    """Parse Python source code to a syntax tree.
 
     Raises:
         SyntaxError, ValueError, RecursionError, MemoryError: If the source does not parse.

@@ -91,7 +91,8 @@ def split_target(text: str) -> tuple[Path, str | None]:
 
 
 def list_functions(path: Path) -> list[FunctionInfo]:
-    """Return the functions of a script that have our decorator, in source order, without executing the script.
+    """Return the functions of a script that have this library's decorator, in source order, without executing the
+    script.
 
     Raises:
         ScriptError: If the script does not exist, is a folder, does not parse or has no such function.
@@ -116,7 +117,7 @@ def list_functions(path: Path) -> list[FunctionInfo]:
 
 
 def list_commands(path: Path) -> list[FunctionInfo]:
-    """Return the functions of a script that ``sky.app`` turns into commands, in source order. The script does not run.
+    """Return the functions of a script that ``sky.app`` turns into commands, in source order. Do not run the script.
 
     Raises:
         ScriptError: If the script does not exist, is a folder or does not parse.
@@ -143,7 +144,7 @@ def list_commands(path: Path) -> list[FunctionInfo]:
 
 
 def has_functions(path: Path) -> bool:
-    """Check whether a script has functions with our decorator.
+    """Check whether a script has functions with this library's decorator.
 
     Raises:
         ScriptError: If the script does not exist, is a folder or does not parse.
@@ -312,7 +313,7 @@ def _top_level_statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 def _find_bindings(tree: ast.Module, decorators: Sequence[str] = DECORATOR_NAMES) -> tuple[set[str], set[str]]:
-    """Return two sets of names in the script: names that refer to our package, and names of our decorators."""
+    """Return two sets of names in a script: names of this library's package, and names of its decorators."""
     modules: set[str] = set()
     names: set[str] = set()
     for statement in _top_level_statements(tree.body):

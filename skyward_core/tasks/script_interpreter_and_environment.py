@@ -89,7 +89,7 @@ class UnusablePython(ValueError):
 
 
 def own_base_python() -> PythonInfo:
-    """Return the base interpreter of this environment. It still exists after a tool has recreated the environment."""
+    """Return the base interpreter of this program's environment, which still exists after a tool has recreated it."""
     base = getattr(sys, "_base_executable", "") or sys.executable
     return PythonInfo(os.path.realpath(base), sys.base_prefix, _join_version(sys.version_info[:3]))
 

@@ -146,7 +146,7 @@ _HEADING = re.compile(
 
 
 def lock_heading(pool: str, python: Interpreter, *, installed: bool) -> str:
-    """Return the first line of a lock, without its ``#``.
+    """Return the first line of a lock file, without its ``#``.
 
     Args:
         pool: Name of the pool.

@@ -153,7 +153,7 @@ def local_path(address: str) -> Path | None:
 
 
 def package_names(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the normalized package names of lines."""
+    """Yield the normalized package names of requirement lines."""
     for each in lines:
         if found := re.match(_NAME, each):
             yield normalize_name(found[0])
