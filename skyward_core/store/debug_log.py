@@ -41,7 +41,7 @@ def get_logger(part: str) -> logging.Logger:
 
 @contextmanager
 def log_duration(log: logging.Logger, operation: str) -> Iterator[None]:
-    """Log the duration of a block, or its failure."""
+    """Log the duration of a ``with`` block, or the error that it raised."""
     begun = time.monotonic()
     try:
         yield

@@ -304,7 +304,7 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def is_damaged_error(error: sqlite3.Error) -> bool:
-    """Check whether an error means that the file is not a database, or is a damaged one."""
+    """Check whether an SQLite error means that the file is damaged or not a database."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
@@ -315,7 +315,7 @@ def _is_unwritable(error: sqlite3.Error) -> bool:
 
 
 def describe_error(error: sqlite3.Error, path: Path) -> str:
-    """Return SQLite's error with a fix."""
+    """Return the text of an SQLite error, with advice on how to fix its cause."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     hint = {
         sqlite3.SQLITE_FULL: "free space on the disk",
@@ -838,7 +838,7 @@ class Ledger:
         return rows[0] if rows else None
 
     def require_run(self, run: str) -> RunRow:
-        """Return a run.
+        """Return the row of a run that must exist.
 
         Raises:
             UsageError: If the ledger has no such run.

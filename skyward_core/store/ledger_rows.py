@@ -96,7 +96,7 @@ class Row(Value):
 
     @classmethod
     def columns(cls) -> str:
-        """Return the columns for a SELECT."""
+        """Return the names of the columns, separated by commas, for an SQL SELECT."""
         return ", ".join(cls.column_names())
 
     @classmethod

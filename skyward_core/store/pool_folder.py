@@ -254,7 +254,7 @@ def save_launch(pool: str, run: str, launch: dict[str, Any]) -> None:
 
 
 def save_diff(pool: str, run: str, diff: bytes) -> None:
-    """Save the patch of the working folder next to the launch, readable by the user only.
+    """Save a patch of the uncommitted changes next to the saved launch of a run. Only the user can read the file.
 
     Raises:
         OSError: If the file cannot be written.
@@ -264,12 +264,12 @@ def save_diff(pool: str, run: str, diff: bytes) -> None:
 
 
 def diff_path(pool: str, run: str) -> Path:
-    """Return the path of a run's patch. The file may not exist."""
+    """Return the path of the patch that :func:`save_diff` saved for a run. The file may not exist."""
     return pool_path(pool) / LAUNCHES_FOLDER / f"{run}.diff"
 
 
 def read_diff(pool: str, run: str) -> bytes:
-    """Return a run's patch; empty if there is none.
+    """Return the patch that :func:`save_diff` saved for a run; empty if there is none.
 
     Raises:
         OSError: If the file cannot be read.
@@ -532,7 +532,10 @@ _RUN = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 
 def read_dismissed() -> list[str]:
-    """Return the dismissed runs in order of dismissal. Empty if the file is missing or invalid."""
+    """Return the ids of runs whose failures the user has dismissed, in this order.
+
+    Empty if the file is missing or invalid.
+    """
     try:
         saved = read_own_json(_dismissed_alerts_file())
     except (OSError, ValueError):
@@ -541,7 +544,7 @@ def read_dismissed() -> list[str]:
 
 
 def add_dismissed(runs: Iterable[str]) -> None:
-    """Add runs to the dismissed ones.
+    """Record that the user has dismissed the failures of runs.
 
     Raises:
         OSError: If the file cannot be written.

@@ -80,7 +80,7 @@ class RunLogs:
             self.ranges.setdefault(parse_rank(part.stem), []).append(part)
 
     def pieces(self, rank: int) -> Iterator[Piece]:
-        """Yield the output of a rank in order."""
+        """Yield the output of a rank as pieces, in the order in which the rank wrote them."""
         for part in self.ranges.get(rank, ()):
             yield from merge_streams(self.folder, *part)
 
@@ -304,6 +304,6 @@ class StoredLines:
 
 
 def ring_tail(ring: Ring) -> tuple[int, list[str]]:
-    """Return the end and the last lines of a ring buffer, for :meth:`StoredLines.find_ring_offset`."""
+    """Return a ring buffer's next line number and last lines, for :meth:`StoredLines.find_ring_offset`."""
     end = ring.end
     return end, ring.lines(max(ring.first, end - RING_TAIL_LINES), end)

@@ -14,7 +14,7 @@ from skyward_core.util.safe_file_access import MAX_SETTINGS_BYTES, exists, parse
 
 @dataclass
 class Settings:
-    """Tables of the file. Other tables are ignored.
+    """Tables of a ``skyward.toml``. Other tables are ignored.
 
     Attributes:
         hosts: Host groups by name. In the file, a single host may stand for a list.
