@@ -24,6 +24,7 @@ from skyward_tui.launch_form.form import (
     setting_fields,
 )
 from skyward_tui.text.number_time_and_run_state_format import NO_RUN, count, count_range
+from skyward_tui.text.teardown_and_leftovers import kept_pool_text
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.job_and_shell_launch import JobFile, JobRequest
@@ -191,5 +192,5 @@ def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
         rows.append(("secrets", sanitize_line(", ".join(job.secrets) + asked)))
     rows += [("note", sanitize_line(note)) for note in plan.notes]
     keeps_pool = plan.keep or isinstance(pool, PoolView)
-    rows.append(("then", "pool stays up (X: tear down)" if keeps_pool else "pool is torn down after the job"))
+    rows.append(("then", kept_pool_text(pool, "X") if keeps_pool else "pool is torn down after the job"))
     return rows

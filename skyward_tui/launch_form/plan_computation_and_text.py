@@ -29,6 +29,7 @@ from skyward_tui.launch_form.form import (
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.number_time_and_run_state_format import count, count_range, duration, hourly
 from skyward_tui.text.queue_trial_and_comparison_rows import gang_text
+from skyward_tui.text.teardown_and_leftovers import kept_pool_text
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_plan import LaunchPlan
@@ -96,11 +97,8 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
         notes.append(f"not checked: each node must have {spec.accelerator}")
     rows += [("note", each) for each in (*notes, plan.file_loss_warning) if each]
     ends = f"skyward-tui down {pool.name}" if as_options else "X"
-    end = (
-        f"pool stays up ({ends}: tear down)"
-        if plan.keep or plan.spec is None  # a run on an existing pool never tears that pool down
-        else "pool is torn down after the run"
-    )
+    # A run on an existing pool never tears that pool down.
+    end = kept_pool_text(pool, ends) if plan.keep or plan.spec is None else "pool is torn down after the run"
     return [*rows, ("then", end)]
 
 

@@ -152,7 +152,7 @@ async def test_pool_without_keep_is_torn_down_after_its_run(
 
 
 async def test_running_pool_is_used_with_its_nodes(app: SkywardApp, session: FakeSession, script: Path) -> None:
-    session.pool("warm", 2)
+    session.pool("warm", 2).spec = {"options": {"idle_timeout": 3600.0}}
     async with running_app(app, SIZE, until="▶ warm") as pilot:
         await press(pilot, "L", until=lambda: isinstance(app.screen, LaunchScreen))
         await typed(app, pilot, "train.py")
@@ -160,6 +160,7 @@ async def test_running_pool_is_used_with_its_nodes(app: SkywardApp, session: Fak
         await until(pilot, lambda: screen.query_one("#nodes").disabled)
         screen.query_one("#function", Select).value = "evaluate"
         await until(pilot, "pool warm: 2 nodes, world size 2")
+        await until(pilot, "pool stays up until idle for 1h 00m")
         await press(pilot, "ctrl+r", until=lambda: [pool for pool, _ in session.launched] == ["warm"])
         assert session.created == []
 
