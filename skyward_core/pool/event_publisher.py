@@ -100,9 +100,9 @@ class EventPublisher:
 
     def emit(self, event: events.Event) -> None:
         """Publish an event to the view, the debug log, the journal and all listeners."""
-        if (detail := getattr(event, "detail", "")) and self.redactor:
+        if (detail := getattr(event, "detail", "")) and self.redactor.has_secrets:
             event = replace(event, detail=self.redactor.redact_text(detail))  # type: ignore[call-arg]
-        if isinstance(event, events.PoolState) and (hint := event.hint) is not None and self.redactor:
+        if isinstance(event, events.PoolState) and (hint := event.hint) is not None and self.redactor.has_secrets:
             subject, path = map(self.redactor.redact_text, (hint.subject, hint.path))
             event = replace(event, hint=replace(hint, subject=subject, path=path))
         apply(self._context.view, event)

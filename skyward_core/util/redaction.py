@@ -119,9 +119,10 @@ def _iter_strings(value: Any) -> Iterator[str]:
 
 
 class Redactor:
-    """Redactor of known secrets. Its truth value is False if there are no secrets.
+    """Redactor of known secrets.
 
     Attributes:
+        has_secrets: Whether there are any secrets.
         reach: Length of the longest secret minus one, in bytes. This much of a secret may continue in the next piece of
             a log.
     """
@@ -130,11 +131,9 @@ class Redactor:
         self._values: list[bytes] = []
         self._starts: set[bytes] = set()  # prefixes shorter than MIN_PREFIX_LENGTH
         self._prefilter: SecretPrefilter | None = None
+        self.has_secrets = False
         self.reach = 0
         self.add(values)
-
-    def __bool__(self) -> bool:
-        return bool(self._values)
 
     def add(self, values: Iterable[str]) -> None:
         """Add secrets. Values shorter than ``MIN_SECRET_LENGTH`` are ignored."""
@@ -147,6 +146,7 @@ class Redactor:
         self._values += sorted(new)
         self._starts |= {form[:length] for form in new for length in range(1, min(len(form), MIN_PREFIX_LENGTH))}
         self._prefilter = None
+        self.has_secrets = True
         self.reach = max(len(value) - 1 for value in self._values)
 
     def redact_bytes(self, data: bytes) -> bytes:

@@ -40,9 +40,9 @@ TOKEN = "hf_abcdefghijklmnopqrstuvwxyz"
 MASK = "*" * len(TOKEN)
 
 
-def test_redactor_without_secrets_is_false_and_changes_nothing():
+def test_redactor_without_secrets_changes_nothing():
     redactor = Redactor(["", "short"])
-    assert not redactor
+    assert not redactor.has_secrets
     assert redactor.redact_text("short") == "short"
     assert len("short") < MIN_SECRET_LENGTH
 

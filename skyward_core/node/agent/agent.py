@@ -393,7 +393,7 @@ class Agent:
         logs = self._unsent_logs()
         if logs or state.registry.calls:
             state.journal.compact()
-            if state.redactor:
+            if state.redactor.has_secrets:
                 redact_logs(state.config.spool, state.redactor.redact_bytes, state.redactor.reach)
         remove_or_retain(folder, max(state.config.keep_results, self._min_retention), logs)
 

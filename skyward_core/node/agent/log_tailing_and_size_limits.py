@@ -209,7 +209,7 @@ class LogTail:
 
     def _read_redacted(self, name: str, limit: int, at: int, whole: bool) -> bytes:
         """Read and redact the next bytes of a file. Unless ``whole``, omit an end that may be the start of a secret."""
-        if not self._redactor:
+        if not self._redactor.has_secrets:
             return os.pread(self._files[name], limit, at)
         fresh = os.pread(self._files[name], limit + self._redactor.reach, at)
         if len(fresh) == (0 if whole else self._withheld.get(name, 0)):

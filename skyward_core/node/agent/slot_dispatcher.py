@@ -206,7 +206,7 @@ class SlotDispatcher:
             self._on_unassigned_frame(connection, header, body)
             return
         if header["t"] == "outcome" or header["t"] == "item":
-            if redactor:
+            if redactor.has_secrets:
                 fields: AnyHeader = header
                 parts = ("summary", "error", "last", "numbers")
                 fields |= {key: redactor.redact_json(fields[key]) for key in parts if key in fields}
