@@ -222,7 +222,13 @@ class ClientRequests:
             known_keys = {name: value for name, value in fetched.items() if name != "file"}
             connection.send(known_keys | {"kind": "collateral", "error": error, "summary": None, "size": 0})
             return
-        self.gang_requests.reenter_contexts()
+        gang = self._state.gang
+        if gang.is_standalone and gang.has_app_hooks and self._slots.plugin_contexts.process is None:
+            # The plugins' node contexts have ended or failed. Standalone ranks enter them again with a new epoch, which
+            # concerns only this node, so no client has to coordinate it.
+            gang.epoch += 1
+            self._state.epochs.save(gang.epoch)
+            self._slots.plugin_contexts.ensure_entered()
         call = Call(header["run"], header["i"], header, body, connection)
         slot = self._slots.pick_slot(call)  # Picking a slot may raise, so the call is registered afterwards.
         if self._registry.add(call) and len(self._clients) > 1:

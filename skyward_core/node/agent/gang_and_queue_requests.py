@@ -63,17 +63,6 @@ class GangRequests:
         self.lock.on_client_gone(connection)
         self.queue.on_client_gone(connection)
 
-    def reenter_contexts(self) -> None:
-        """If the ranks are standalone, enter the plugins' node contexts again after these have ended or failed.
-
-        The new epoch of standalone ranks concerns only this node, so no client has to coordinate it.
-        """
-        gang = self._state.gang
-        if gang.is_standalone and gang.has_app_hooks and self._slots.plugin_contexts.process is None:
-            gang.epoch += 1
-            self._state.epochs.save(gang.epoch)
-            self._slots.plugin_contexts.ensure_entered()
-
     def _reserve_rendezvous(self, connection: Connection, header: frames.ClientForm, body: bytes) -> None:
         """Answer a client's request to reserve rendezvous ports on this node, which is the gang's first one."""
         port, address = self.reserve_rendezvous(), self._state.config.address
