@@ -29,7 +29,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.pool_folder import PoolFolder, parse_rank
 from skyward_core.tasks.pickled_calls_and_blobs import Task
-from skyward_core.tasks.python_compatibility import require_compatible
+from skyward_core.tasks.python_compatibility import incompatibility, require_compatible
 from skyward_core.transport.background_loop import cancel_tasks
 from skyward_core.views.pool_view import PoolView
 
@@ -144,6 +144,7 @@ class PoolContext:
         python = row.spec.get("interpreter")
         self._interpreter = Interpreter.from_json(python) if python else None
         self.is_local = isinstance(provider, RunsHere)
+        self._fits_this_process = not incompatibility(None, self._interpreter, here=self.is_local)
         self._turn = -1  # index of the node that :meth:`next_link` chose last
         self.background = BackgroundTasks()
         self.news = EventPublisher(self)
@@ -205,7 +206,7 @@ class PoolContext:
             UsageError: If a task was pickled by an incompatible interpreter.
         """
         for task in tasks:
-            if not task.portable:
+            if not (task.portable or (task.interpreter is None and self._fits_this_process)):
                 require_compatible(task.name, self.name, task.interpreter, self._interpreter, here=self.is_local)
 
     @property
