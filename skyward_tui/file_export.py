@@ -306,7 +306,7 @@ def write_results(run: RunView, output: str, values: Callable[[RunView], Mapping
     ending = next(each for each in ENDINGS if output.endswith(each))
     write_new(Path(output), kinds[ending](), private=ending == ".pickle")
     if ending == ".pickle":
-        return "read the file with repeated pickle.load: first the list of ranks or tasks, then a value for each"
+        return "read the file with repeated calls of pickle.load: first the list of ranks or tasks, then the values"
     return ""
 
 

@@ -163,7 +163,7 @@ def editor_command(environment: Mapping[str, str], path: Path, line: int) -> lis
     except ValueError as error:
         raise EditorError(f"$EDITOR is not a valid command ({error}): {command}") from None
     if not words:
-        raise EditorError(f"no editor is known. Set $EDITOR to open {path.name}:{line}")
+        raise EditorError(f"no editor found. Set $EDITOR to open {path.name}:{line}")
     target = str(path.absolute())
     name = PurePosixPath(words[0]).name
     if name in _GOTO:

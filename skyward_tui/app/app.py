@@ -437,7 +437,7 @@ class SkywardApp(App[None]):
         except (SkywardError, OSError) as error:
             return self.flash(f"could not check for leftovers: {format_error(error)}")
         self.leftovers = found
-        if line := leftovers_line(found, f"{first_key('pools.leftovers', self.keys)} in the list of pools shows them"):
+        if line := leftovers_line(found, f"{first_key('pools.leftovers', self.keys)} in the list of pools: show them"):
             self.flash(line, "error")
         elif (doubts := unchecked_line(found)) and not found.is_unconfigured:
             self.flash(doubts)
@@ -452,7 +452,7 @@ class SkywardApp(App[None]):
             PoolError: If the session is not created yet or could not be created.
         """
         if self.session is None:
-            raise PoolError(self.session_error or "still reading the ledger; try again in a moment")
+            raise PoolError(self.session_error or "the list of pools is still loading; try again in a moment")
         return self.session
 
     def pools(self) -> list[PoolView]:
@@ -703,7 +703,7 @@ class SkywardApp(App[None]):
             is_live = view is not None and view.is_live
             self.show_launch(pool if is_live else "", form)
             if record.joined and not is_live:
-                self.flash("the pool of this run no longer exists: the form has its settings")
+                self.flash("the pool of this run no longer exists, so the form creates a new pool with its settings")
 
     def show_leftovers(self) -> None:
         """Show the leftovers in cloud accounts."""
@@ -977,7 +977,7 @@ class SkywardApp(App[None]):
         if isinstance(below, JumpScreen | CommandPalette):
             return
         if not (there := jump_targets(below)):
-            return self.flash("nothing to jump to")
+            return self.flash("no widget to jump to")
         self.push_screen(JumpScreen(there), lambda chosen: below.set_focus(chosen) if chosen else None)
         return None
 

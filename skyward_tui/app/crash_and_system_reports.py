@@ -95,6 +95,6 @@ def system_report(app: SkywardApp) -> str:
         "appearance": f"{app.theme}{', plain ASCII' if own.ascii else ''}{'' if own.motion else ', no motion'}",
         "pools": f"{up} up, {count(len(pools) - up, 'other')} listed{', read-only' if app.read_only else ''}",
         "state folder": str(settings.settings_path().parent),
-        "more": "skyward-tui debug-dump packs checks, ledger and log",
+        "more": "skyward-tui debug-dump: pack checks, ledger and log",
     }  # fmt: skip
     return doctor_and_bug_report.make_cleaner()("\n".join(f"{name + ':':<14}{words}" for name, words in facts.items()))

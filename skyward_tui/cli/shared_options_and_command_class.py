@@ -169,7 +169,7 @@ class Duration(click.ParamType[float]):
             self.fail(f"it {error}", param, ctx)
         if not self._least <= seconds <= self._most:
             limits = f"{self._least:g} to {self._most:g} s" if self._most < SHORTEST**-1 else "more than 0"
-            self.fail(f"it should be {limits}", param, ctx)
+            self.fail(f"the value should be {limits}", param, ctx)
         return seconds
 
 

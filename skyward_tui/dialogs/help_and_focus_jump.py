@@ -65,7 +65,7 @@ class HelpScreen(Dialog[None]):
         self.box.focus()
 
     def body(self) -> ComposeResult:
-        yield TextLine(id="words", compact=True, placeholder="a key, or words of what it does")
+        yield TextLine(id="words", compact=True, placeholder="a key, or words of its description")
         yield Static()
 
     def on_resize(self) -> None:
@@ -99,7 +99,7 @@ class HelpScreen(Dialog[None]):
                 for entry in self._entries(title, actions, [] if actions is here else omitted, own)
             ]
             lines += _in_columns(entries, columns, own)
-        return Content("\n").join(lines) if lines else Content("No key does this.")
+        return Content("\n").join(lines) if lines else Content("No key matches this filter.")
 
     def _entries(
         self, title: str, actions: Iterable[Action], omitted: Collection[Action], width: int

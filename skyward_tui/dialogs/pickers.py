@@ -307,7 +307,7 @@ class FilesScreen(Picker):
 
 # maximum number of interpreters that are inspected at the same time; more could overload a slow disk
 MAX_CONCURRENT = 4
-AUTOMATIC_PYTHON = InterpreterOption("", "chosen for the script")
+AUTOMATIC_PYTHON = InterpreterOption("", "chosen automatically")
 
 
 class _InterpreterInfo(NamedTuple):

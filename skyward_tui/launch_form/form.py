@@ -137,7 +137,7 @@ OTHER_IDS = frozenset(
         *("money", "options", "plan", "sides", "starts", "where", "why"),
     )
 )
-"""Other ids on the form's screen, which fields of settings must not use; ids with a hyphen cannot collide."""
+"""IDs of other widgets on the screen, which fields of settings must not use. IDs with a hyphen cannot collide."""
 ALL_NODES = "all"
 # by field name: the field's label and maximum value
 _NUMBERS = {"nodes": ("Nodes", 1024), "ranks_per_node": ("Ranks per node", 64)}
@@ -387,7 +387,7 @@ def selected_pool(form: Form, pools: Collection[PoolView]) -> PoolView | None:
     live = [pool for pool in pools if pool.is_live]
     used = next((pool for pool in live if pool.key == form.pool), None)
     if form.pool and used is None:
-        raise FieldError("pool", f"pool {name} has ended: choose another or a new one")
+        raise FieldError("pool", f"pool {name} has ended. Choose another pool, or create a new one")
     if not form.pool and any(pool.name == name for pool in live):
         raise FieldError("name", f"pool {name} is already up: use it, or choose another name")
     return used

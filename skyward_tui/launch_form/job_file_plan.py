@@ -109,8 +109,8 @@ def job_plan(
         job = read_job_file(path, here | given, values)
         if (used := selected_pool(form, pools)) is not None:
             if job.num_nodes > len(used.nodes):
-                has = f"pool {used.name} has {len(used.nodes)}"
-                raise FieldError("pool", f"the job needs {count(job.num_nodes, 'node')}, but {has}: choose another")
+                has = f"pool {used.name} has {len(used.nodes)}. Choose another pool"
+                raise FieldError("pool", f"the job needs {count(job.num_nodes, 'node')}, but {has}")
             return JobPlan(job, None, used, job.notes, lacks, True)
         request = JobRequest.from_options(
             job,

@@ -101,7 +101,7 @@ class CauseLines(Static):
         lines = error.traceback.strip().splitlines()[-(ROWS_SHORT if short else ROWS) :]
         head = f"{state_style(outcome.kind).glyph} {failure(outcome.kind, error.type, one_line(error.message))}"
         stopped = [each.rank for each in run.outcomes() if each.kind == "collateral"]
-        more = f"  stopped because of it: r{format_ranges(stopped)}" if stopped and not short else ""
+        more = f"  stopped because of this failure: r{format_ranges(stopped)}" if stopped and not short else ""
         content = [Content.assemble((head, "bold $text-error"), (f"  ({key}: details){more}", "$muted"))]
         self.update(Content("\n").join([*content, *(Content.styled(line, "$text-error") for line in lines)]))
         is_cause = cause is not None and cause.rank == rank
@@ -431,11 +431,11 @@ class LogPanel(RunPanel[LogPane]):
     @work(group="ask", exclusive=True)
     async def action_pick_beside(self) -> None:
         last = self._world - 1
-        question = f"Show next to rank {self.panes.current.rank} (rank 0-{last}; again: remove)"
+        question = f"Rank to show beside rank {self.panes.current.rank} (0-{last}; hides a shown rank)"
         if (answer := await self.app.ask(question)) is None:
             return
         if not answer.isdecimal() or int(answer) >= self._world:
-            return self.app.flash(f"rank {answer} does not exist: give 0 to {last}", "error")
+            return self.app.flash(f"rank {answer} does not exist. Enter 0 to {last}", "error")
         if (rank := int(answer)) not in self.panes.ranks:
             return self._add_column(rank)
         if not self.panes.has_several:
@@ -444,7 +444,7 @@ class LogPanel(RunPanel[LogPane]):
 
     def _add_column(self, rank: int) -> None:
         if len(self.panes.columns) == MAX_LOGS:
-            return self.app.flash(with_keys(f"{MAX_LOGS} logs at most ({{run.back}}: close one)", self.app.keys))
+            return self.app.flash(with_keys(f"at most {MAX_LOGS} logs fit ({{run.back}}: close one)", self.app.keys))
         self.show()
         pane = self.panes.add_rank(rank).pane
         self.post_message(RankChosen(rank, False))
@@ -529,7 +529,7 @@ class LogPanel(RunPanel[LogPane]):
             return self.app.flash("these lines have no timestamps")
         at = parse_time(answer, newest)
         if at is None:
-            return self.app.flash(f"invalid time {answer}: give 12:30, 12:30:05 or -5m", "error")
+            return self.app.flash(f"invalid time {answer}. Enter 12:30, 12:30:05 or -5m", "error")
         self.show()
         pane.go_to_time(at)
 
@@ -553,7 +553,7 @@ class LogPanel(RunPanel[LogPane]):
     def _open_prompt(self, what: str) -> None:
         self._asking, self._searched = what, self._search
         searched = self._searched
-        self.prompt.placeholder = "find: text or regular expression" if what == "find" else "show only (! inverts)"
+        self.prompt.placeholder = "find: text or regular expression" if what == "find" else "lines to show (! inverts)"
         self.prompt.value = searched if what == "find" else self.pane.filter_text
         self.add_class("-asking")
         self.prompt.focus()

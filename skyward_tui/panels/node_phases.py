@@ -22,7 +22,7 @@ from skyward_tui.widgets.virtual_list import CURSOR_STYLE, VirtualList
 
 _PHASE_ORDER = PHASES[:-1]
 ROOMY = 90  # cells; a row narrower than this shows the startup phase or the job steps, not both
-_NO_MESSAGES = "no startup messages from this node on this machine"
+_NO_MESSAGES = "no startup messages of this node are saved on this machine"
 MAX_DETAIL_LINES = 12  # maximum lines of a node's messages if the user has expanded the node
 _LEAST = 3
 _MOST_OF_POOL = 3  # maximum lines with the state of the pool itself
@@ -74,7 +74,7 @@ class PhaseBoard(VirtualList[NodeView]):
         if self.is_summary:
             use = "" if pool.machines is None else usage_summary(pool.machines)
             mark = state_style("ready")
-            text = use or f"all ready for {age(now - max(node.since for node in nodes))}"
+            text = use or f"all nodes ready for {age(now - max(node.since for node in nodes))}"
             text = clip_parts(text, self.size.width - 4)
             self._rows = [(self._chosen, Content.assemble((f" {mark.glyph} ", mark.style), text))]
         else:
@@ -187,7 +187,7 @@ def _steps(steps: Sequence[StepOnNode]) -> Iterator[tuple[str, str]]:
         style = "$muted" if step.state in ("returned", "collateral") else mark.style
         yield f"  {mark.glyph} {clip(step.name, 20)}{time}", style
         if step.late:
-            yield " ! other nodes wait for it", "$text-warning"
+            yield " ! other nodes wait for this node", "$text-warning"
 
 
 class NodesPanel(RunPanel[PhaseBoard]):

@@ -32,7 +32,7 @@ class QueueList(CursorList[QueueRow]):
     def row(self, index: int, width: int) -> Content:
         row, here = self.rows[index], index == self.cursor and self.has_focus
         mark = state_style("waiting" if row.waits else "running")
-        holds = f"on nodes {format_ranges(row.nodes)}" if row.nodes else "calls wait for ranks of other runs"
+        holds = f"on nodes {format_ranges(row.nodes)}" if row.nodes else "its calls wait for ranks that other runs use"
         note = waiting_reason(row, self._now) if row.waits else holds
         age = duration(max(0.0, self._now - row.since))
         text = clip(f"{fit_width(row.name, 16)} {age:>6}  {note}", max(0, width - 4))

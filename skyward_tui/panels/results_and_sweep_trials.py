@@ -342,7 +342,7 @@ class ResultsPanel(RunPanel[ResultsPane]):
         run = self.main.run
         sheet = None if run is None else self._sheet(run)
         if sheet is None or not sheet.gang:
-            return self.app.flash("this run does not belong to a gang sweep: it has no other trials")
+            return self.app.flash("this run is not a trial of a sweep by gangs")
         self._shows_own_results = not self._shows_own_results
         self.main.show_trials(None if self._shows_own_results else self._trials)
         self._seen = ("", 0, 0)

@@ -237,7 +237,7 @@ class ErrorsScreen(BaseScreen[int | None]):
         place = f"{short_file(frame.file, tuple(map(str, folders)))}:{frame.line}"
         changed = source.changed_at > self._run.opened_at
         return Content.assemble(
-            (place, "$text-accent"), ("  ! changed since the run began" if changed else "", "$text-warning")
+            (place, "$text-accent"), ("  ! file changed since the run began" if changed else "", "$text-warning")
         )
 
     def _failure_report(self, outcome: Outcome) -> str:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 ARGUMENTS, WORDS = "name=value …", "the script's arguments, such as --epochs 3"
-VARIABLES = "NAME=value … (envs of the file)"
+VARIABLES = "NAME=value … (variables of the job file)"
 JOB = "job file with its variables; the app asks for secrets at launch"
 WHOLE_SCRIPT_TEXT = "runs as the main program of every rank, with these arguments as sys.argv"
 
@@ -368,7 +368,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         yield field_row("Nodes", *self._option_fields("Nodes"))
         yield field_row("Market", *self._option_fields("Market"), id="market")
         yield field_row("Budget $", *self._option_fields("Budget $"), id="money")
-        yield field_row("Nodes/trial", text_field("gang", "empty = one rank, 2, all"), id="gangs")
+        yield field_row("Nodes/trial", text_field("gang", "2, all; empty: one rank"), id="gangs")
         plugins = field_row("", PluginToggles(available_plugins(), id="plugins"))
         yield FoldedFields("Plugins", plugins, PluginFields(id="plugin_settings"), id="plugin-section")
         packages = Choice(package_choices(None, ""), value="", allow_blank=False, id="packages", compact=True)

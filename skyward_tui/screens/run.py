@@ -739,7 +739,7 @@ class RunScreen(BaseScreen[None]):
         if (answer := await self.app.ask(f"Go to rank (0 to {last})")) is None:
             return
         if not answer.isdigit() or int(answer) > last:
-            return self.flash(f"rank {answer} does not exist: give 0 to {last}", "error")
+            return self.flash(f"rank {answer} does not exist. Enter 0 to {last}", "error")
         self._choose(int(answer))
 
     def action_step_run(self, step: int) -> None:

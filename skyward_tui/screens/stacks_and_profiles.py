@@ -233,7 +233,7 @@ class StacksScreen(BaseScreen[int | None]):
     @work
     async def action_signal(self) -> None:
         if self._stacks is None or not (ranks := self._stacks.askable):
-            return self.flash("no rank needs a signal")
+            return self.flash("py-spy can read all ranks: no signal is needed")
         named = f"{count(len(ranks), 'rank')} ({format_ranges(ranks)})"
         text = f"{named} cannot be read: {self._unreadable_reason(ranks)}. {SIGNAL}."
         choices = [("keep", "Cancel", False), ("send-signal", "Send signal", True)]
@@ -309,7 +309,7 @@ class StacksScreen(BaseScreen[int | None]):
         head = Content.assemble((ranks, "bold"), "  ", (place, "$text-accent"))
         source, run = self._sources.get((frame.file, frame.line)), self._run_view
         if source is not None and run is not None and source.changed_at > run.opened_at:
-            head = Content.assemble(head, ("  ! changed since the run began", "$text-warning"))
+            head = Content.assemble(head, ("  ! file changed since the run began", "$text-warning"))
         return CodePosition(head, source, "the file is not on this machine")
 
     def _show_ranks(self, now: float) -> None:
@@ -382,7 +382,7 @@ class StacksScreen(BaseScreen[int | None]):
         with flash_errors(self.app):
             future = self.app.required_session.profile(self._pool, rank, PROFILE_SECONDS)
             profile = parse_profile(await wait_shielded(future))
-            rows = profile_table(profile) if profile.samples else [("all samples were idle", "", "")]
+            rows = profile_table(profile) if profile.samples else [("the rank was idle in all samples", "", "")]
             lines = [f"{itself:>7}  {total:>10}  {line}" for itself, total, line in rows]
             if self.has_widgets:
                 self.query_one("#frames", Panel).set_titles(Content(f"rank {rank}: profile"))

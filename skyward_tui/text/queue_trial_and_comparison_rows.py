@@ -112,7 +112,7 @@ def waiting_reason(row: QueueRow, now: float) -> str:
     for run, name, nodes, since in row.holders[:SHOWN]:
         parts.append(f"{name} ({run}) holds {_named(nodes)} for {duration(max(0.0, now - since))}")
     if len(row.holders) > SHOWN:
-        parts.append(f"{len(row.holders) - SHOWN} more hold others")
+        parts.append(f"{count(len(row.holders) - SHOWN, 'more run')} on other nodes")
     if row.gone:
         parts.append(f"{_named(row.gone)} not ready")
     return "; ".join(parts)

@@ -209,7 +209,7 @@ def row_detail(row: LeftoverRow, now: float) -> str:
     if row.found is None:
         if not row.ledger:
             return f"{row.text}\nUnknown resources there may cost money."
-        return f"{row.text}\nResources of other ledgers are never removed. Enter: check them as if they were ours."
+        return f"{row.text}\nResources of other ledgers are never removed. Enter: check these resources, too."
     thing = row.found.thing
     facts = _facts(thing, now, " at its creation")
     if thing.expires is not None:

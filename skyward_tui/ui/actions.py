@@ -143,7 +143,7 @@ ACTIONS: tuple[Action, ...] = (
     # Actions of the list of pools
     Action("pools.open", "enter", "open", "open", "Open the run or pool"),
     Action("pools.new", "n", "new", "new", "Launch a script on a new pool"),
-    Action("pools.again", "A", "launch_again", "run again", "Run the selected run again (edit first)"),
+    Action("pools.again", "A", "launch_again", "run again", "Edit the selected run's launch, and run it again"),
     Action("pools.launch", "L", "launch_here", "launch here", "Launch a script on the selected pool"),
     Action("pools.ended", "p", "ended", "ended pools", "Show or hide ended pools below the runs"),
     Action("pools.down", "X", "down", "tear down", "Tear down the pool, or all marked pools", dangerous=True),
@@ -162,7 +162,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("pools.back", "escape", "back", "", "Clear the filter, then all marks"),
     # Actions of the history of runs
     Action("history.open", "enter", "open", "open", "Open the run: its log, metrics and results"),
-    Action("history.rerun", "A", "launch_again", "run again", "Run again (edit first)"),
+    Action("history.rerun", "A", "launch_again", "run again", "Edit the run's launch, and run it again"),
     Action("history.find", "slash", "find", "find", "Filter runs by words; esc shows all"),
     Action("history.failed", "F", "failed", "failures", "Show only failures, or all runs"),
     Action("history.sort", "o", "sort", "sort", "Sort by the next column; ← and → too", partner="history.turn"),
@@ -217,7 +217,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("launch.clear", "f5", "clear_arguments", "", "Clear the arguments"),
     Action("launch.presets", "f4", "presets", "presets", "Fill the form from a preset of skyward.toml"),
     Action("launch.save", "f3", "save_preset", "", "Save the form as a preset in skyward.toml", changes=True),
-    Action("launch.view", "f2", "turn_plan", "next view", "Show plan, command line or Python, if they do not all fit"),
+    Action("launch.view", "f2", "turn_plan", "next view", "Switch between plan, command line and Python script"),
     Action("launch.next", "down", "app.focus_next", "", "Next field (tab too)"),
     Action("launch.previous", "up", "app.focus_previous", "", "Previous field (shift+tab too)"),
     Action("launch.plan_down", "pagedown", "scroll_plan(1)", "", "Scroll the plan down"),
@@ -230,7 +230,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.next_rank", "right_square_bracket", "step_rank(1)", "", "Next rank"),
     Action("run.rank", "number_sign", "ask_rank", "", "Go to a rank by number"),
     Action("run.merge", "a", "merge", "all ranks", "Merge the logs of all ranks, or show one rank"),
-    Action("run.collapse", "u", "collapse", "", "Merge ranks, collapse equal lines"),
+    Action("run.collapse", "u", "collapse", "", "Merge the logs of all ranks, show equal lines once"),
     Action("run.only_failed", "M", "only_failed", "", "Merge only ranks with errors, or all ranks"),
     Action("run.errors", "e", "errors", "errors", "Show errors: root cause, tracebacks"),
     Action("run.find", "slash", "find", "find", "Find in log"),
@@ -273,7 +273,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.previous_run", "left_curly_bracket", "step_run(-1)", "", "Previous run of the pool"),
     Action("run.next_run", "right_curly_bracket", "step_run(1)", "", "Next run of the pool"),
     Action("run.launch", "L", "launch_here", "other", "Launch another run on this pool"),
-    Action("run.again", "A", "launch_again", "run again", "Run again (edit first)"),
+    Action("run.again", "A", "launch_again", "run again", "Edit the run's launch, and run it again"),
     Action("run.cancel", "C", "cancel", "cancel", "Cancel the run; the pool stays", dangerous=True),
     Action("run.down", "X", "down", "tear down", "Tear the pool down", dangerous=True),
     Action("run.back", "escape", "back", "close", "Close search, filter, added log or zoom; then back to the pools"),
@@ -350,7 +350,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("help.up", "k", "scroll(-1)", "", "Up a line (↑ too)"),
     Action("help.down", "j", "scroll(1)", "", "Down a line (↓ too)"),
     Action("teardown.close", "q", "close", "", "Close; a started teardown continues"),
-    Action("jump.close", "escape", "close", "", "Cancel the jump; any unlisted key does too"),
+    Action("jump.close", "escape", "close", "", "Cancel the jump; any other key does, too"),
     # Actions of the dialog about an unknown host key. A user may be typing when the dialog opens, so no common letter
     # may accept the key.
     Action("hostkey.refuse", "escape,q", "answer(False)", "refuse", "Reject the key; the pool's start fails"),

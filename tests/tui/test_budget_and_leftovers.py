@@ -124,7 +124,7 @@ async def test_leftovers_are_reported_at_the_start_without_delaying_it(app: Skyw
     session.pool("p", 2)
     async with running_app(app, SIZE, until="▶ ") as pilot:
         answer.set_result(LeftoverScan((), [JudgedLeftover(MACHINE, "left", 0)]))
-        await until(pilot, "leftovers of ended pools: 1 machine ($1.50/h); J in the list of pools shows them")
+        await until(pilot, "leftovers of ended pools: 1 machine ($1.50/h); J in the list of pools: show them")
 
 
 async def test_failing_leftover_scan_is_a_warning(app: SkywardApp, session: FakeSession) -> None:

@@ -152,7 +152,7 @@ async def test_source_code_of_each_frame_is_shown_below_the_traceback(
         shown = screen_text(app)
         assert "total, count = sum(batch), len(batch)" in shown and shown.index("▶ 3") < shown.index("▶ 7")
         assert sum("long long" in line for line in shown.splitlines()) == 2, "a line of the code is one line"
-        assert "! changed since the run began" in shown, "the file is newer than the run"
+        assert "! file changed since the run began" in shown, "the file is newer than the run"
         assert "last lines of all ranks" in shown and "rank 0 was here" in shown
         await press(pilot, "down", until=lambda: "▶ 3" not in screen_text(app))
         assert "stopped" in screen_text(app), "who was stopped has no traceback, and no code"

@@ -63,7 +63,7 @@ def test_launch_plan_uses_the_chosen_pool_despite_a_namesake(session: FakeSessio
     assert shlex.split(command_line(form))[-3:-1] == ["--pool", "train"]
     session.emit(chosen, events.PoolState(pool="train", state="gone", at=session.now))
     session.pool("train")
-    with pytest.raises(FieldError, match="pool train has ended: choose another") as caught:
+    with pytest.raises(FieldError, match="pool train has ended") as caught:
         plan_launch(form, session.pools())
     assert caught.value.field == "pool"
 
@@ -233,7 +233,7 @@ async def test_launch_python_is_picked_or_typed(
         await pilot.press("ctrl+n")
         version = ".".join(map(str, sys.version_info[:3]))
         project = f".venv of project {tmp_path.name[:9]}"
-        await until(pilot, f"{version:<8} chosen for the script: {project}")
+        await until(pilot, f"{version:<8} chosen automatically: {project}")
         await until(pilot, f"{version:<8} this program's own")
         await until(pilot, "?        VIRTUAL_ENV")  # no file says its version
         assert "CONDA_PREFIX" not in screen_text(app)

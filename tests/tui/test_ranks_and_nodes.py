@@ -244,12 +244,12 @@ async def test_each_node_shows_its_job_steps_and_late_nodes(app: SkywardApp, ses
     async with app.run_test(size=(140, 40)) as pilot:
         await press(pilot, "enter", "3", "z", until=lambda: "✓ setup 12.0 s" in row_of(app, 0))
         assert "✓ workdir 250 ms" in row_of(app, 2)
-        assert "● setup 0:40 ! other nodes wait for it" in row_of(app, 2), row_of(app, 2)
+        assert "● setup 0:40 ! other nodes wait for this node" in row_of(app, 2), row_of(app, 2)
         # The others of the pool's runs are of no job: nodes are what they were.
         session.open_run(view, "train")
         await pilot.press("right_curly_bracket")
         await until(pilot, lambda: "setup" not in row_of(app, 2) and "127.0.0.1" in row_of(app, 2))
-        await press(pilot, "left_curly_bracket", until=lambda: "! other nodes wait for it" in row_of(app, 2))
+        await press(pilot, "left_curly_bracket", until=lambda: "! other nodes wait for this node" in row_of(app, 2))
 
 
 async def test_running_job_step_is_visible_in_a_narrow_panel(app: SkywardApp, session: FakeSession) -> None:
@@ -307,7 +307,7 @@ async def test_enter_shows_the_last_installer_output_of_a_node(app: SkywardApp, 
         await press(pilot, "enter", until=lambda: "part-28" not in screen_text(app))
         await press(pilot, "up", "enter", until="no messages yet")
         session.emit(view, events.NodePhase(pool="llama-ft", node=0, phase="ready", at=session.now))
-        await until(pilot, "no startup messages from this node on this machine")
+        await until(pilot, "no startup messages of this node are saved on this machine")
         rows = screen_text(app).splitlines()
         place = next(y for y, row in enumerate(rows) if " n2 " in row)
         await pilot.click(offset=(6, place))

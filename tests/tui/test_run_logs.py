@@ -37,7 +37,7 @@ def rows(column: LogColumn) -> list[str]:
 
 
 async def beside(app: SkywardApp, pilot: Pilot[None], rank: int) -> None:
-    await press(pilot, "V", until="Show next to rank")
+    await press(pilot, "V", until="Rank to show beside rank")
     await typed(app, pilot, str(rank))
     await pilot.press("enter")
 
@@ -98,9 +98,9 @@ async def test_at_most_four_log_columns_are_shown(app: SkywardApp, session: Fake
         for _ in range(3):
             await pilot.press("v")
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1, 2, 3])
-        await press(pilot, "v", until="4 logs at most")
+        await press(pilot, "v", until="at most 4 logs fit")
         await beside(app, pilot, 9)
-        await until(pilot, "rank 9 does not exist: give 0 to 5")
+        await until(pilot, "rank 9 does not exist. Enter 0 to 5")
         await pilot.press("right_square_bracket")  # steps the one that is looked at, which was the last
         await until(pilot, lambda: [column.rank for column in columns(screen)] == [0, 1, 2, 4])
         await pilot.press("a")  # merged lines have all the place
@@ -138,7 +138,7 @@ async def test_log_jumps_to_an_entered_time(app: SkywardApp, session: FakeSessio
             await until(pilot, lambda top=top: rows(column)[:1] == [top])  # type: ignore[misc]
         await pilot.press("T")
         await typed(app, pilot, "noon")
-        await press(pilot, "enter", until="invalid time noon: give 12:30, 12:30:05 or -5m")
+        await press(pilot, "enter", until="invalid time noon. Enter 12:30, 12:30:05 or -5m")
 
 
 async def test_editor_opens_the_line_of_the_traceback(

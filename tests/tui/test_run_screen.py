@@ -39,7 +39,7 @@ async def test_rank_keys_change_the_log_and_merge_shows_all(app: SkywardApp, ses
         await press(pilot, "a", until="r003| hello from 3")
         assert "all ranks" in title(screen)
         await press(pilot, "number_sign", "2", "enter", until=lambda: "rank 2" in title(screen))
-        await press(pilot, "number_sign", "9", "enter", until="rank 9 does not exist: give 0 to 3")
+        await press(pilot, "number_sign", "9", "enter", until="rank 9 does not exist. Enter 0 to 3")
 
 
 async def test_equal_lines_of_ranks_collapse_on_a_key(app: SkywardApp, session: FakeSession) -> None:

@@ -37,7 +37,7 @@ from skyward_tui.text.teardown_and_leftovers import (
     "--grace", type=Duration(),
     help="Time between SIGTERM and SIGKILL, even for ranks that are already stopping.  [default: the pool's]",
 )  # fmt: skip
-@click.option("--save", is_flag=True, help="Let the ranks save their work first, as before a preemption.")
+@click.option("--save", is_flag=True, help="Give ranks time to save their work first, as before a preemption.")
 def cancel(console: Console, run: str, grace: float | None, save: bool) -> None:
     """Stop a run on all its ranks; the pool stays up.
 
@@ -92,7 +92,7 @@ def down(console: Console, pools: Sequence[str], everything: bool, yes: bool, di
                 console.note(line)
             if now:
                 names = ", ".join(row.name for row in live)
-                console.note(f"{names}: all data on the machines is lost, fetched or not")
+                console.note(f"{names}: all data on the machines is lost, even if it was not fetched")
             typed = not now or console.ask('type "now" to terminate them at once').strip() == "now"
             if not typed or (not now and not console.confirm(question)):
                 console.note("nothing was torn down")
@@ -156,7 +156,7 @@ def _unfetched_files(session: Session, live: Sequence[run_history.PoolRow]) -> I
 @settings_option
 @click.option("--all-regions", is_flag=True, help="Search all regions, not only those used by pools.")
 @click.option(
-    "--ledger", "ledgers", metavar="ID", multiple=True, help="Also list resources of this other ledger. Repeatable."
+    "--ledger", "ledgers", metavar="ID", multiple=True, help="Also list resources of the ledger ID. Repeatable."
 )
 @click.option("-y", "--yes", is_flag=True, help="Remove the leftovers without confirmation.")
 def leftovers(
@@ -255,7 +255,7 @@ def _delete_leftovers(session: Session, found: LeftoverScan, console: Console) -
     metavar="SIZE",
     default="20 GB",
     show_default=True,
-    help="Also remove the oldest pools beyond this total size.",
+    help="Also remove the oldest pools until the others have at most this total size.",
 )
 @click.option("--checkpoints", is_flag=True, help="Also remove the checkpoints of these pools.")
 @click.option("--dry-run", is_flag=True, help="Show what would be removed without removing it.")

@@ -120,7 +120,7 @@ class _DebugSession:
 @command()
 @click.argument("run", metavar="[RUN|POOL]", default="")
 @click.option("--signal", is_flag=True, help="Get stacks by signal from ranks that py-spy cannot read.")
-@click.option("--threads", is_flag=True, help="Show all threads, not only those that run the function.")
+@click.option("--threads", is_flag=True, help="Show all threads of a rank, not only threads that run the function.")
 def stacks(console: Console, run: str, signal: bool, threads: bool) -> int:
     """Show the Python stack of every rank.
 

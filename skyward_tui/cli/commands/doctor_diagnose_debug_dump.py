@@ -131,7 +131,7 @@ def diagnose(console: Console, pool: str) -> int:
     return status
 
 
-_CLOCK_FIX = "Run timedatectl on both, and synchronize the wrong clock: sudo timedatectl set-ntp true"
+_CLOCK_FIX = "Run timedatectl on both machines, and synchronize the wrong clock: sudo timedatectl set-ntp true"
 MIN_FREE = 1e9  # bytes; minimum free space on the disk with logs and results, because agents stop ranks on a full disk
 MAX_CLOCK_OFFSET = 5.0  # seconds; on a slow link, frames arrive late, so that clocks seem to differ although they agree
 _RANK_ALERTS = ("nan", "stall", "straggler", "restarts")  # kinds of alerts that make the check of ranks fail
@@ -171,7 +171,7 @@ def check_pool(view: PoolView, now: float) -> Iterator[Check]:
     yield from _checks("nodes", unready, f"{view.nodes_ready}/{view.node_count} ready")
     yield from _checks("links", cut, "all nodes are connected")
     yield from _checks("agents", silent, "all agents send measurements")
-    yield from _checks("clocks", clocks, "all nodes agree with this machine" if metrics.nodes else "")
+    yield from _checks("clocks", clocks, "all clocks agree with this machine's clock" if metrics.nodes else "")
     yield from _checks("disks", full, f"at least {format_size(int(min(rooms)))} free" if rooms else "")
     yield from _checks("memory", tight, "no machine's memory is nearly full")
     yield from _checks("GPUs", broken, f"{count(gpus, 'GPU')} without errors" if gpus else "")

@@ -15,7 +15,7 @@ from skyward_tui.launch_form.form import PREFIX, example_path, example_paths, sc
 
 @command()
 @click.argument("name", required=False)
-@click.option("--copy", is_flag=True, help="Copy the example to the current folder; overwrites nothing.")
+@click.option("--copy", is_flag=True, help="Copy the example to the current folder, without overwriting files.")
 def examples(console: Console, name: str | None, copy: bool) -> None:
     """List the packaged examples, or show one.
 

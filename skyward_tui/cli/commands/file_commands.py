@@ -84,7 +84,7 @@ def fetch(console: Console, run: str, patterns: Sequence[str], to: str | None) -
     new = [each for each in fetched.files if each.is_new]
     skipped = len(fetched.files) - len(new) - len(failed)
     size = format_size(sum(each.file.size for each in new))
-    console.note(f"{count(len(new), 'file')} fetched, {size}" + (f"; {skipped:,} already here" if skipped else ""))
+    console.note(f"{count(len(new), 'file')} fetched, {size}" + (f"; {skipped:,} already fetched" if skipped else ""))
     for names, node, reason in list_failed_files(failed):
         console.note(f"not fetched: {sanitize_line(names)} of node {node}: {sanitize_line(reason)}")
     for note in fetched.notes:

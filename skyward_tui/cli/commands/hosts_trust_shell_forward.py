@@ -28,7 +28,7 @@ from skyward_tui.text.text_width_tables_and_ascii import Columns
 
 @command()
 @click.argument("host")
-@click.option("--known-hosts", metavar="FILE", help="Read and write this file instead of the default one.")
+@click.option("--known-hosts", metavar="FILE", help="Use this known_hosts file instead of the default one.")
 @click.option("-y", "--yes", is_flag=True, help="Accept the key without asking.")
 def trust(console: Console, host: str, known_hosts: str | None, yes: bool) -> int:
     """Show the fingerprint of a host's key, and trust the key.
@@ -182,7 +182,7 @@ def _rows(seen: HostGpuUsage, groups: list[HostGroup]) -> Iterator[tuple[list[st
     named = ", ".join(map(sanitize_line, _groups_of(seen.host, groups)))
     if seen.why or not seen.gpus:
         why = message_with_hint(seen.why, advice(seen.hint)) if seen.hint is not None else seen.why
-        reason = sanitize_line(why) or "no GPU that our user may use"
+        reason = sanitize_line(why) or "no GPU that the login user may use"
         yield [sanitize_line(seen.host), named, "", "", "", reason], YELLOW if seen.reached else RED
         return
     for number, gpu in enumerate(seen.gpus):

@@ -126,7 +126,7 @@ def list_offerings(console: Console, provider: str, settings: Sequence[str]) -> 
         }
     )
     if not console.as_json:
-        console.print_table(rows if held else [("the account has no capacity reservations there",)])
+        console.print_table(rows if held else [("the account has no capacity reservations",)])
     return errors.UNVERIFIED if doubtful else errors.OK
 
 

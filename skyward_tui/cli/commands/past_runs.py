@@ -481,7 +481,7 @@ def _command_text(request: LaunchRequest) -> str:
 
 @command()
 @click.argument("run", metavar="RUN|POOL")
-@click.option("-o", "--output", metavar="FILE", help="Write to FILE; overwrites nothing.  [default: NAME.skyrec]")
+@click.option("-o", "--output", metavar="FILE", help="Write to FILE, which must not exist yet.  [default: NAME.skyrec]")
 def record(console: Console, run: str, output: str | None) -> None:
     """Save a recording of a pool or a run to one file.
 

@@ -133,7 +133,7 @@ TORCHRUN_OPTIONS: Mapping[str, TorchrunOption] = {
     "local-ranks-filter": TorchrunOption(LOGS_NOTE),
     "duplicate-stdout-filters": TorchrunOption(LOGS_NOTE),
     "duplicate-stderr-filters": TorchrunOption(LOGS_NOTE),
-    "logs-specs": TorchrunOption("the form of the logs cannot be changed", refused=True),
+    "logs-specs": TorchrunOption("the format of the logs cannot be changed", refused=True),
     "numa-binding": TorchrunOption("binding ranks to processors is not supported", refused=True),
     "signals-to-handle": TorchrunOption("ranks get SIGTERM when their run is cancelled"),
     "shutdown-timeout": TorchrunOption("a rank has 5 s from SIGTERM to SIGKILL"),

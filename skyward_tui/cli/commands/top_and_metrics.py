@@ -161,7 +161,7 @@ def _load_curves(session: Session, word: str, console: Console) -> tuple[Curves,
             console.note(f"{format_error(error)}; showing the metrics saved on this machine")
     view = session.load_ended_pool(pool.key).result()
     saved = build_curves(view, view.runs.get(row.run), load_all_metrics(session.ledger, row))
-    saved.notes.append("metrics of the machines were lost with the machines; showing those of the ranks")
+    saved.notes.append("the metrics of the machines no longer exist; showing only the metrics of the ranks")
     return saved, labels
 
 
