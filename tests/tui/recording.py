@@ -1,4 +1,4 @@
-"""Generator of the recording in README: ``python -m tests.tui.recording`` writes ``docs/screenshots/tour.cast`` and
+"""Generator of the recording in README: ``python -m tests.tui.recording`` writes ``screenshots/tour.cast`` and
 ``.gif``.
 
 The app runs in a real pseudo-terminal with a real local pool: launch, watch, all ranks, the receipt. The cast is in

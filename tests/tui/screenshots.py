@@ -1,4 +1,4 @@
-"""Screenshots of the real app with real runs, for ``docs/screenshots/``: ``python -m tests.tui.screenshots``.
+"""Screenshots of the real app with real runs, for ``screenshots/``: ``python -m tests.tui.screenshots``.
 
 Every pool is real, local, and torn down again. The keys are those that a user would press. Takes about three minutes.
 Requires the ``test`` extra (torch for training, resvg and Pillow for pictures). The hosts need the requirements of a
@@ -33,7 +33,7 @@ from tests.lab import Lab
 from tests.lab.gpu_host import gpu_host, measure, put_driver, put_users, user_process
 from tests.support.app_driver import screen_svg, screen_text
 
-FOLDER = Path(__file__).parents[2] / "docs" / "screenshots"
+FOLDER = Path(__file__).parents[2] / "screenshots"
 EXAMPLES = Path(skyward_tui.__file__).parent / "examples"
 SMALL, MIDDLE, LARGE = (80, 24), (120, 40), (160, 48)
 COLOURS = 96  # of a picture: as it looks, at a third of the bytes
