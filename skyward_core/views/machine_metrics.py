@@ -199,6 +199,13 @@ class MachineMetrics:
             self.nodes = dict(sorted([*self.nodes.items(), (node, found)]))
         return found
 
+    def nodes_by_machine(self, now: float) -> list[list[int]]:
+        """Return the nodes of each machine. A node without current data is separate, because its metrics differ."""
+        found: dict[object, list[int]] = {}
+        for node, machine in self.nodes.items():
+            found.setdefault((machine.boot or node, machine.is_fresh(now), machine.why), []).append(node)
+        return list(found.values())
+
     def set_silence_reason(self, node: int, reason: str) -> None:
         """Set the reason why no samples of a node arrive; "" if they arrive."""
         self.machine(node).why = sanitize_line(reason)

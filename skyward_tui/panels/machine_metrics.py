@@ -185,11 +185,9 @@ class MachineGrid(PaintedLines):
         if self._has_gpus:
             self._scale_of(metrics).update(metrics)
         self._outliers = outlier_metrics(metrics)
-        machines: dict[object, list[int]] = {}
-        for node, machine in metrics.nodes.items():
-            machines.setdefault((machine.boot or node, machine.is_fresh(now), machine.why), []).append(node)
-        self._machines = {nodes[0]: metrics.nodes[nodes[0]] for nodes in machines.values()}
-        self._labels = {nodes[0]: f"n{format_ranges(nodes)}" for nodes in machines.values()}
+        machines = metrics.nodes_by_machine(now)
+        self._machines = {nodes[0]: metrics.nodes[nodes[0]] for nodes in machines}
+        self._labels = {nodes[0]: f"n{format_ranges(nodes)}" for nodes in machines}
         self._remarks = sum(self._has_problem(*each) for each in self._machines.items())
         self.refresh_if_changed()
         return True

@@ -21,6 +21,7 @@ from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.machine_metrics import FailureMetrics, MachineMetrics, MachineView
 from skyward_core.views.outliers_and_bands import find_outliers
+from skyward_core.views.stack_groups_and_profiles import format_ranges
 from skyward_tui.text.number_time_and_run_state_format import count, money, precise_duration
 from skyward_tui.text.text_width_tables_and_ascii import fit_width
 
@@ -143,27 +144,29 @@ def metrics_line(last: FailureMetrics) -> str:
 
 
 def rows(book: MachineMetrics, now: float) -> list[tuple[str, ...]]:
-    """Return a row for each node and each of its GPUs, with the columns :data:`HARDWARE_COLUMNS`. Unknown values are
-    ""."""
+    """Return a row for each machine and each of its GPUs, with the columns :data:`HARDWARE_COLUMNS`. Unknown values
+    are "".
+    """
     odd = outlier_metrics(book)
     found: list[tuple[str, ...]] = []
-    for node, machine in book.nodes.items():
-        found.append(_node_row(node, machine, odd.get((node, None), ()), now))
+    for nodes in book.nodes_by_machine(now):
+        node, machine = nodes[0], book.nodes[nodes[0]]
+        found.append(_node_row(format_ranges(nodes), machine, odd.get((node, None), ()), now))
         for gpu, track in enumerate(machine.gpus if machine.is_fresh(now) else ()):
             figures = track.latest
             found.append(_gpu_row(gpu, figures, problem_text(figures, odd.get((node, gpu), ()))))
     return found
 
 
-def _node_row(node: int, machine: MachineView, odd: Collection[str], now: float) -> tuple[str, ...]:
+def _node_row(nodes: str, machine: MachineView, odd: Collection[str], now: float) -> tuple[str, ...]:
     if not machine.is_fresh(now):
-        return (f"n{node}", *[""] * (len(HARDWARE_COLUMNS) - 2), machine.why or "no data")
+        return (f"n{nodes}", *[""] * (len(HARDWARE_COLUMNS) - 2), machine.why or "no data")
     figures = machine.host.latest
     show = _formatter(figures)
     disk = sum(figures.get(name, 0.0) for name in ("disk_read", "disk_write"))
     remark = "; ".join(filter(None, (machine.why, problem_text({}, odd))))
     return (
-        f"n{node}", "", show("cpu", "%"), share(figures.get("memory_used"), figures.get("memory_total")), "", "",
+        f"n{nodes}", "", show("cpu", "%"), share(figures.get("memory_used"), figures.get("memory_total")), "", "",
         show("net_in", "B/s"), show("net_out", "B/s"), quantity(disk, "B/s") if "disk_read" in figures else "", remark,
     )  # fmt: skip
 

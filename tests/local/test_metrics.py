@@ -233,7 +233,7 @@ def test_top_and_metrics_commands_show_and_export_metrics(home: Path, cli: Cli, 
         assert len(book.trace(run, 0, "loss").at) < 700
         assert [len(curve) for curve in compute.metrics(run).of("loss")] == [700, 700]
         table = cli("top", "shown", "--once").stdout.splitlines()
-        assert [line.split()[0] for line in table if line] == ["node", "n0", "n1"]
+        assert [line.split()[0] for line in table if line] == ["node", "n0-1"]
         report = json.loads(cli("top", "shown", "--once", "--json").stdout)
         assert all(node["figures"]["memory_total"] > 0 for node in report["nodes"])
         (listed,) = json.loads(cli("ls", "--json").stdout)["pools"][0]["runs"]

@@ -82,6 +82,20 @@ def test_nodes_of_one_machine_are_not_compared_with_each_other(machines: int) ->
     assert outlier_metrics(book) == {}
 
 
+@pytest.mark.parametrize("machines", [1, 2, 3, 5])
+def test_nodes_of_one_machine_share_a_row(machines: int) -> None:
+    book = MachineMetrics()
+    for node in range(5):
+        boot = {"devices": [], "boot": f"b{node % machines}"}
+        book.feed(node, json.dumps({"at": 10.0, "node": {"cpu": 50.0}} | boot).encode())
+    shown = [row[0] for row in rows(book, 11.0)]
+    assert shown == {1: ["n0-4"], 2: ["n0,2,4", "n1,3"], 3: ["n0,3", "n1,4", "n2"]}.get(
+        machines, [*map("n{}".format, range(5))]
+    )
+    book.set_silence_reason(1, "no agent")
+    assert ("n1", "no agent") in [(row[0], row[-1]) for row in rows(book, 11.0)]
+
+
 @pytest.mark.parametrize(
     ("figures", "message"),
     [
