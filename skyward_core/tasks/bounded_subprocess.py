@@ -16,8 +16,8 @@ from time import monotonic
 from skyward_core.model.errors import Cancelled
 
 CHUNK_BYTES = 1 << 16
-DEFAULT_TIMEOUT = 20  # seconds; allows for a disk that has to spin up
-# Git sets these variables when a hook of another repository starts this process. They refer to that repository.
+DEFAULT_TIMEOUT = 20  # seconds that a program may take; long enough for a disk that has to spin up
+# Unset these variables, because git sets them in hooks and they would refer to the repository of the hook.
 _GIT_HOOK_VARIABLES = (
     "GIT_DIR",
     "GIT_WORK_TREE",

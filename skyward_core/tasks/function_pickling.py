@@ -154,7 +154,7 @@ class PickleCache(Generic[T]):
 
     def __init__(self, keeps: Callable[[T], bool]) -> None:
         self._is_cacheable = keeps
-        # For each function: its code, the names in the code, its fingerprint, and the value.
+        # function -> its code, the names in the code, its fingerprint, and the cached value
         self._entries: WeakKeyDictionary[FunctionType, tuple[CodeType, tuple[str, ...], _Fingerprint | None, T]] = (
             WeakKeyDictionary()
         )
@@ -200,7 +200,7 @@ def _fingerprint(fn: FunctionType, names: tuple[str, ...]) -> _Fingerprint | Non
     defaults, space = fn.__defaults__ or (), fn.__globals__
     try:
         enclosed = [cell.cell_contents for cell in fn.__closure__ or ()]
-    except ValueError:  # a closure variable has no value yet
+    except ValueError:  # not cached, because a closure variable has no value yet
         return None
     values = (
         *(space.get(name, _MISSING) for name in _MODULE_GLOBALS), *(space.get(name, _MISSING) for name in names),
@@ -492,12 +492,13 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
                 if "." in value.__qualname__:
                     made[2][0]["__qualname__"] = value.__qualname__
                 bases = made[1][2]
-                # A TypedDict that derives from another TypedDict has the base dict, which class creation rejects.
+                # Replace the base dict of a TypedDict that derives from another TypedDict, because class creation
+                # rejects dict.
                 if type(value) is _TYPED_DICT and bases == (dict,):
                     made = made[0], (*made[1][:2], (typing.TypedDict,), *made[1][3:]), *made[2:]
                 # cloudpickle 3.1.3 sets __slots__ after the class is created, without effect: unpickled instances would
-                # have attributes that the class has no slots for.
-                # Except for a NamedTuple, which sets __slots__ itself.
+                # have attributes that the class has no slots for. A NamedTuple is not affected, because it sets
+                # __slots__ itself.
                 if "__slots__" in made[2][0] and typing.NamedTuple not in bases:
                     made[1][3]["__slots__"] = made[2][0].pop("__slots__")
         return made

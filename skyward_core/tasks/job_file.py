@@ -41,7 +41,7 @@ def make_mount_call(mounts: Mapping[str, Path]) -> PendingFunction[None]:
     """
     packed: dict[str, bytes] = {}
     for target, source in mounts.items():
-        # As with rsync: if a target ends in /, a file goes into that folder under its own name.
+        # As rsync does, copy a file into the target folder under its own name if the target ends in "/".
         name = source.name if target.endswith("/") and is_file(source) else "."
         packed[target] = _pack_files(source, MAX_UPLOAD_BYTES - sum(map(len, packed.values())), name=name)
     return PendingFunction(FileMounts("file_mounts"), (packed,))
@@ -374,7 +374,7 @@ def _resolve_variables(
         if not _VARIABLE.fullmatch(name):
             raise document.make_error(f"{table}: {name!r:.60} is not a variable name", place)
         if text is None:
-            # A secret on a command line would be visible to other users of this machine.
+            # Do not suggest to put a secret on the command line, where other users of this machine could see it.
             form = f"{name}=VALUE" if table == "envs" else f"{name} (takes this shell's variable)"
             raise document.make_error(f"{table}: {name} has no value. Set it with {option} {form}", place)
         if "\0" in text:

@@ -290,7 +290,7 @@ def check_keys(document: YamlDocument, values: Any, model: type[BaseModel], plac
 
 def translate_validation_error(document: YamlDocument, error: ValidationError) -> JobFileError:
     """Return the error for the first invalid value."""
-    # For a union, pydantic reports an error for each type. The deepest location belongs to the type that the user
+    # For a union, pydantic reports an error for each of its types. The deepest error is about the type that the user
     # meant.
     found = max(error.errors(), key=lambda each: len(each["loc"]))
     # The error's location also contains names of types. Follow only the parts that are keys of the document.

@@ -86,7 +86,7 @@ def check_python(image: Mapping[str, Any], interpreter: Mapping[str, Any] | None
     )
 
 
-MIN_PYTHON = (3, 11)  # oldest version that runs this library
+MIN_PYTHON = (3, 11)  # oldest version of Python that runs this library
 MAX_MINOR = MAX_PATCH = 40  # largest minor version and patch number of Python that are assumed to exist
 
 VersionNumbers = tuple[int, ...]

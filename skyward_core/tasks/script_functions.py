@@ -30,7 +30,8 @@ from skyward_core.util import safe_file_access
 
 PACKAGES = ("skyward_core", "skyward")
 MAX_PATH_LENGTH = 200  # maximum characters of a path in error messages; longer paths are shortened
-MAX_SCRIPT_BYTES = 4 << 20  # bytes; a syntax tree takes a hundred times the size of its script
+# Maximum bytes of a script, because its syntax tree takes a hundred times this size in memory.
+MAX_SCRIPT_BYTES = 4 << 20
 # Names of the decorator that marks a script's functions; "compute" is the older one.
 DECORATOR_NAMES = ("function", "compute")
 APP_NAMES = ("app",)

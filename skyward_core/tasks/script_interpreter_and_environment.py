@@ -67,7 +67,7 @@ REQUIRED_IMPLEMENTATION = "cpython"  # required Python implementation, because n
 _SITE_PATTERNS = ("lib/python3*/site-packages", "lib64/python3*/site-packages", "lib/python3/dist-packages",
           "local/lib/python3*/dist-packages")  # fmt: skip
 VENV_CONFIG_FILE = "pyvenv.cfg"
-_MAX_FILE_BYTES = 1 << 16  # bytes read from files that contain a version
+_MAX_FILE_BYTES = 1 << 16  # maximum bytes read from a file that contains a version
 _PYTHON_NAME = re.compile(r"python(3\.\d+)")
 _FULL_VERSION = re.compile(r"\d+\.\d+\.\d+")
 
@@ -531,7 +531,7 @@ def library_path_entries() -> LibraryPathEntries:
 def _make_library_entries(files: Files) -> LibraryPathEntries:
     folder = state_home() / ENVIRONMENTS_FOLDER / f"env-{_hash_files(files)}"
     folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # The lock prevents the pruning of old environments from deleting this folder.
+    # Hold a lock on this folder, so that no process deletes it while it prunes old environments.
     with open_lock_file(folder) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:

@@ -76,7 +76,7 @@ def load_script(path: Path) -> ModuleType:
     folder = str(path.resolve().parent)
     import_hooks_gc_pause_and_alias.unload_shadowed_modules([folder])
     sys.path.insert(0, folder)
-    # the value of sys.argv in a script that Python starts from the current folder
+    # Set sys.argv as Python does for a script that is started from the current folder.
     sys.argv = [filename.removeprefix(f"{Path.cwd()}{os.sep}")]
     sys.orig_argv[:] = [sys.executable, *sys.argv]
     only_definitions = False

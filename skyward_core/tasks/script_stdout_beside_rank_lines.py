@@ -24,7 +24,8 @@ def _renew_lock() -> None:
     _turn = threading.Condition()
 
 
-# A child may be forked while a thread of the parent holds the lock. The child does not have that thread.
+# Make a new lock in a forked child, because a thread of the parent, which the child does not have, may hold the old
+# one.
 os.register_at_fork(after_in_child=_renew_lock)
 
 
@@ -125,7 +126,7 @@ def write_escaped(out: TextIO, text: str) -> None:
     try:
         out.write(text)
     except UnicodeEncodeError as error:
-        # The stream's attribute comes first: for every code page, ``error.encoding`` is "charmap".
+        # Ask the stream first, because ``error.encoding`` is "charmap" for every code page of Windows.
         encoding = getattr(out, "encoding", None) or error.encoding
         out.write(text.encode(encoding, "backslashreplace").decode(encoding))
     out.flush()
