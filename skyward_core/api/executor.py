@@ -160,7 +160,8 @@ class Executor(_Executor):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if isinstance(error, (KeyboardInterrupt, CancelledError)):
-            self._work.cancel()  # a process pool also stops at ctrl-c, because its processes receive the signal
+            # Cancel the calls, as a process pool does, because ctrl-c also reaches the pool's processes.
+            self._work.cancel()
         self.shutdown()
 
 

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 MIN_CALL_SECONDS = 0.05  # seconds; intended duration of a chunk, so that the overhead of its dispatch is small
 MAX_CHUNK_ITEMS = 256  # maximum number of items in one call
-MAX_CHUNK_BYTES = 32 << 10  # bytes of a call's items; larger payloads would be sent as files
+MAX_CHUNK_BYTES = 32 << 10  # maximum bytes of a call's items, because a larger payload would be sent as a file
 MAX_CHUNK_GROWTH = 4  # maximum growth factor from one chunk to the next
-MAX_RETAINED_BYTES = 64 << 20  # bytes of consumed values that a RunError still returns in `results`
+MAX_RETAINED_BYTES = 64 << 20  # maximum bytes of consumed values that a RunError still returns in `results`
 MAX_WAITING_CALLS = 8  # maximum number of calls per place in the pool whose values the reader has not consumed yet
 
 

@@ -524,7 +524,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
             if cancelled.cancelled():
                 self._cancel(run)
 
-        # Values are unpickled on a thread, not on the loop, because user code may run and be slow.
+        # Unpickle values in a thread and not on the event loop, because this may run slow user code.
         threading.Thread(target=settle, daemon=True).start()
         future.add_done_callback(forward)
         return future
@@ -676,7 +676,7 @@ class PoolOperations(DeprecatedMethods, PoolOperand):
         ended = RunCompletion()
         opened: list[Run] = []
         try:
-            # A ctrl-c may interrupt any line, even between sending the calls and waiting for them.
+            # Open the run within the `try` block, because ctrl-c may interrupt any line after the calls are sent.
             self._run_on_loop(lambda: opened.append(pool.context.scheduler.open(kind, tasks, future=ended)), ended)
             with nullcontext() if self._console is None else self._console.live():
                 run = ended.wait()

@@ -122,7 +122,7 @@ class ScriptConsole:
         last = False
         while not last:
             texts = [self._queue.get()]
-            while not self._queue.empty():  # one write for all texts that arrived during the previous write
+            while not self._queue.empty():  # write all texts at once that arrived during the previous write
                 texts.append(self._queue.get())
             last = texts[-1] is None
             whole = [text for text in texts if text is not None and text is not _DRAW]
@@ -131,7 +131,7 @@ class ScriptConsole:
                     self._write_lines(stream, "".join([text.lines for text in some]))
                 self._draw()
             except (OSError, ValueError):
-                return  # the terminal or pipe was closed; the log files have the output
+                return  # stop writing to a closed terminal or pipe; the log files contain the output
             with self._progress:
                 self._written_count += len(whole)
                 self._progress.notify_all()
