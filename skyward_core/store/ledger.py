@@ -67,7 +67,8 @@ def read_pool_files(home: Path) -> Iterator[tuple[dict[str, Any], dict[str, Rows
             pool = dict(saved["pool"])
             tables: dict[str, Rows] = {table: list(saved.get(table, ())) for table in TABLE_WIDTHS}
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # a crash cut off the first version of the file; later versions replace it only when complete
+            # Skip a first version that a crash cut off; later versions replace the file only when they are complete.
+            continue
         whole = all(len(row) == TABLE_WIDTHS[table] for table, rows in tables.items() for row in rows)
         needed = {each.name for each in fields(PoolRow) if each.default is MISSING}
         if needed <= pool.keys() <= {each.name for each in fields(PoolRow)} and whole:
@@ -340,7 +341,7 @@ def _find_writer(path: Path) -> str:
                 "POSIX",
                 place,
                 ["120", "120"],
-            ):  # the byte that a writer locks in WAL mode
+            ):  # offset of the byte that a writer locks in SQLite's WAL mode
                 return f"process {pid}"
     return ""
 
@@ -441,7 +442,8 @@ class Ledger:
 
     def _read(self, sql: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         if not self._lock.acquire(blocking=False):
-            # Another thread's write may wait for other processes. A reader, possibly on the event loop, must not wait.
+            # Read over another connection, because a reader must not wait for another thread's write, which may wait
+            # for other processes.
             with suppress(sqlite3.Error):
                 return self._read_separately(sql, values)
             self._lock.acquire()
@@ -903,7 +905,7 @@ class Ledger:
 _FIXED_COLUMNS = ("token", "function", "kind", "total", "opened_at")
 # "lost" may mean that a client's pool ended during its run, so it never replaces an end that another client recorded.
 _END_COLUMNS = ("state", "ended_at", "root_cause")
-# Several clients may write records of a run, and some may not know its latest attempt yet.
+# Change rows only if they belong to an earlier attempt, because some clients do not know the latest attempt yet.
 _FORGET_ATTEMPTS = (
     "DELETE FROM outcomes WHERE run=?1 AND EXISTS (SELECT 1 FROM runs WHERE run=?1 AND coalesce(attempts, 1)<?2)",
     "UPDATE runs SET state='running', ended_at=NULL, root_cause=NULL WHERE run=?1 AND coalesce(attempts, 1)<?2",

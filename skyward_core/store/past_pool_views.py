@@ -19,7 +19,7 @@ from skyward_core.views.pool_view import MAX_RUNS, PoolView, apply
 from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.stdout_stderr_order import Piece, Place, end_place, find_tail_start, merge_streams
 
-LOG_TAIL_BYTES = 1 << 20  # bytes at the end of each worker's logs that a view shows
+LOG_TAIL_BYTES = 1 << 20  # maximum bytes at the end of each worker's logs that a view shows
 MAX_OPEN_FILES = 64  # maximum number of workers whose log files are open at the same time
 
 

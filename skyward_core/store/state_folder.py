@@ -72,7 +72,7 @@ def _make_private(path: Path, *, named: bool) -> str:
         return f"{path} belongs to another user"
     if not found.st_mode & 0o077:
         return ""
-    # A folder with the sticky bit, such as /tmp, belongs to all users, even if it is empty.
+    # Do not change a folder with the sticky bit, such as /tmp: it belongs to all users, even if it is empty.
     if not named or (not found.st_mode & stat.S_ISVTX and all(map(_has_own_name, path.iterdir()))):
         path.chmod(0o700)
         return ""
@@ -93,7 +93,7 @@ def is_state_folder(folder: str) -> bool:
     inside = pools_folder(folder)
     if not exists_path(inside):
         return False
-    try:  # earlier releases and hosts do not create the marker file
+    try:  # also look for other files, because earlier releases and hosts do not create the marker file
         with os.scandir(inside) as folders:
             return exists_path(f"{folder}/ledger.db") or any(exists_path(NodePaths(each.path).lock) for each in folders)
     except OSError:
@@ -170,11 +170,12 @@ def ensure_socket_folder(owner: Path) -> Path:
     from skyward_core.node.bootstrap.host_inspection import distrust_reason
 
     wrong: list[str] = []
-    # Another user may have taken the name in /tmp, and the path of the home may be too long or on a network disk.
+    # Try several base folders: a name in /tmp may belong to another user, and the home may have a long path or be on a
+    # network disk.
     for base in (*_socket_bases(), str(state_home())):
         if len(os.fsencode(base)) > MAX_SOCKET_BASE_BYTES or not os.access(base, os.W_OK):
             continue
-        # Other users must not be able to rename the folder. The sticky bit of /tmp prevents that.
+        # Skip a base folder in which other users could rename the new folder. In /tmp the sticky bit prevents this.
         if distrust_reason(f"{base}/."):
             continue
         root = Path(base) / f"skyward-{os.getuid()}"
