@@ -44,7 +44,7 @@ class SkywardError(Exception):
         return self.what if self.hint is None else message_with_hint(self.what, python_hint(self.hint))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exception.__reduce__ would call __init__ with self.args, which may differ from the arguments of __init__.
+        # Not Exception.__reduce__, which would call __init__ with self.args although its parameters may differ.
         return (remake, (type(self), self.args, vars(self)))
 
 

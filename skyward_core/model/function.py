@@ -120,7 +120,7 @@ def _signature(fn: Callable[..., Any]) -> Signature | None:
     from inspect import signature
 
     try:
-        # A decorator of the script may change arguments, so only the outermost function's signature counts.
+        # Use the signature of the outermost function, because a decorator of the script may change arguments.
         return signature(fn, follow_wrapped=False)
     except (TypeError, ValueError):
         return None

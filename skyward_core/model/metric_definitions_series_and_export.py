@@ -68,7 +68,7 @@ GPU_METRIC_DEFINITIONS: dict[str, MetricDefinition] = {
 # Unit -> minimum difference. A machine's value that differs from the values of all peers by at least this amount is
 # reported.
 MIN_DIFFERENCE: dict[Unit, float] = {"%": 10.0, "°C": 10.0, "W": 30.0}
-# Bits of the metric "throttle", as NVML defines them.
+# Bits of the metric "throttle" with their reasons, as NVML defines them.
 _REASONS = (
     (0x04, "power cap"),
     (0x08, "hardware slowdown"),

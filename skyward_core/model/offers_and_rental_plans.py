@@ -276,8 +276,8 @@ def _accelerator_mismatch(offer: Offer, requirements: MachineRequirements) -> st
     if accelerator is None:
         if requirements.any_accelerator:
             return "" if offer.count else "has no accelerator"
-        # Users who name the type accept its accelerators. Other users must not pay for an accelerator that they did not
-        # request.
+        # Accept an offer with accelerators only if the user names its machine type, because users must not pay for
+        # accelerators that they did not request.
         named = requirements.instance_type
         return f"has {offer.count} {offer.accelerator}" if offer.accelerator and not named else ""
     if offer.accelerator != accelerator.name or offer.count != accelerator.count:

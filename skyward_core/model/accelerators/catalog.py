@@ -13,7 +13,7 @@ from typing import Any
 
 from skyward_core.model.errors import UsageError
 
-# Words in device names (as NVML prints them) that do not distinguish entries.
+# Words in device names from NVML that are ignored, because they do not distinguish entries of the catalogue.
 _NOISE = re.compile(
     r"\b(nvidia|tesla|geforce|amd|radeon|instinct|google|cloud|aws|intel|habana|corporation|blackwell|generation"
     r"|sxm\d?|oam|hbm\d?e?)\b"
