@@ -1,1 +1,1 @@
-"""State for screens, derived from the events, logs and metrics of pools."""
+"""Views: the state that screens show, derived from the events, logs and metrics of pools."""

@@ -1,4 +1,4 @@
-"""Events of pools as typed values. Screens know the pools only by events and views.
+"""Events of pools as typed values. Screens get all information about pools from events and from views built from them.
 
 Events are small and immutable. The journal stores them as JSON lines (:func:`to_json`), from which the views can be
 rebuilt. Log bytes are not events: they have their own files and cursors.
@@ -23,18 +23,18 @@ class Event(Value):
     """Base class of all events. ``at`` is Unix time in seconds."""
 
     kinds: ClassVar[dict[str, type[Event]]] = {}
-    written_as: ClassVar[str] = ""  # name in journals, if it differs from the class name
+    written_as: ClassVar[str] = ""  # name of the event's kind in journals, if it is not derived from the class name
     pool: str
     at: float = field(default_factory=time.time)
 
     def __init_subclass__(cls) -> None:
-        # The slots decorator creates the class twice. The second class is the one in use and replaces the first.
+        # With slots, the decorator creates the class a second time. Register the second class, which is the one in use.
         Event.kinds[cls.written_as or cls.__name__] = cls
 
 
 @value(kw_only=True)
 class PoolOpened(Event):
-    """A pool was requested, or found in the ledger. ``spec``: see :meth:`PoolSpec.describe`."""
+    """Event: a pool was requested, or found in the ledger. ``spec``: see :meth:`PoolSpec.describe`."""
 
     spec: dict[str, Any]
     created_at: float
@@ -42,7 +42,7 @@ class PoolOpened(Event):
 
 @value(kw_only=True)
 class PoolState(Event):
-    """The state of the pool. ``hint``: a fix, if ``detail`` is an error without one."""
+    """Event: the state of a pool changed. ``hint``: how to fix the problem, if ``detail`` is an error without a fix."""
 
     state: outcomes.PoolStatus
     detail: str = ""
@@ -51,7 +51,10 @@ class PoolState(Event):
 
 @value(kw_only=True)
 class NodePhase(Event):
-    """A node entered a phase or reported progress in it. ``retry_at``: Unix time of the next try after a failure."""
+    """Event: a node entered a phase or reported progress in it.
+
+    ``retry_at``: Unix time of the next try after a failure.
+    """
 
     node: int
     phase: outcomes.NodePhase
@@ -62,7 +65,7 @@ class NodePhase(Event):
 
 @value(kw_only=True)
 class NodeLink(Event):
-    """The link to a node came up or went down."""
+    """Event: the client's connection to a node's agent was established or lost."""
 
     node: int
     up: bool
@@ -71,10 +74,11 @@ class NodeLink(Event):
 
 @value(kw_only=True)
 class NodeSilence(Event):
-    """Testimonies about a node of a gang whose runs may restart: it became suspected, present again, or lost.
+    """Event: a node of a gang whose runs may restart became suspected, present again, or lost.
 
     Attributes:
-        silences: Name of each witness -> seconds between the node's last sign of life and the event.
+        silences: Name of each witness (a client or agent that watches the node) -> seconds between the node's last sign
+            of life and the event.
     """
 
     node: int
@@ -84,8 +88,10 @@ class NodeSilence(Event):
 
 @value(kw_only=True)
 class NodeNotice(Event):
-    """A preemption notice for a node's machine. ``ends_at``: Unix time on the client's clock, if known. The kind
-    "rebalance" only reports a higher risk.
+    """Event: a preemption notice for a node's machine arrived.
+
+    ``ends_at``: Unix time of the preemption on the client's clock, if known. The kind "rebalance" only reports a higher
+    risk.
     """
 
     node: int
@@ -95,8 +101,11 @@ class NodeNotice(Event):
 
 @value(kw_only=True)
 class RunOpened(Event):
-    """A run was dispatched. ``total``: number of ranks or tasks. ``job``: the job that contains the run as a step, or
-    "". ``more``: whether another step follows.
+    """Event: a run was dispatched.
+
+    ``total``: number of ranks or tasks. ``job``: the job that contains the run as a step, or "". ``more``: whether
+    another
+    step follows.
     """
 
     run: str
@@ -119,8 +128,9 @@ class RunPlaced(Event):
 
 @value(kw_only=True)
 class QueuedRun(Value):
-    """A run that waits for nodes: their number (0 for all) or indices, Unix time of the request, and requesting
-    client.
+    """A run that waits for nodes.
+
+    Contains the number of nodes (0 for all) or their indices, the Unix time of the request, and the requesting client.
     """
 
     run: str
@@ -133,14 +143,14 @@ class QueuedRun(Value):
 
 @value(kw_only=True)
 class QueueNews(Event):
-    """All runs that wait for nodes now, in order."""
+    """Event: the runs that wait for nodes changed. Contains all of them, in the order in which they get nodes."""
 
     waiting: Sequence[QueuedRun]
 
 
 @value(kw_only=True)
 class RankPhase(Event):
-    """The phase of a rank's process since ``at``. Short phases are not reported.
+    """Event: a rank's process entered a phase at ``at``. Short phases are not reported.
 
     Attributes:
         until: Unix time at which the process is killed; None if it is not being stopped.
@@ -153,7 +163,7 @@ class RankPhase(Event):
 
 @value(kw_only=True)
 class RankBegan(Event):
-    """A rank began its part of a run."""
+    """Event: a rank began its part of a run."""
 
     run: str
     index: int
@@ -163,7 +173,7 @@ class RankBegan(Event):
 
 @value(kw_only=True)
 class ItemYielded(Event):
-    """A generator function yielded its item number ``seq`` on a rank."""
+    """Event: a generator function yielded its item number ``seq`` on a rank."""
 
     run: str
     index: int
@@ -174,28 +184,28 @@ class ItemYielded(Event):
 
 @value(kw_only=True)
 class RankEnded(Event):
-    """A rank (or task) of a run ended."""
+    """Event: a rank's part of a run, or a task, ended."""
 
     run: str
     outcome: Outcome
 
 
-MAX_ROW_TEXT = 400  # characters of a message in the ledger
+MAX_ROW_TEXT = 400  # maximum characters of an outcome's message in the ledger
 
 
 @value(kw_only=True)
 class AttemptEnded(Event):
-    """An attempt of a run failed.
+    """Event: an attempt of a run failed.
 
     Attributes:
         number: Number of the attempt, from 1.
         cause: Cause of the failure.
         message: Root cause in words.
         restarts: Whether another attempt follows.
-        reason: Which budget the restart uses, or why no attempt follows; "" if failures of this cause never restart.
+        reason: Which limit on restarts applies, or why no attempt follows; "" if failures of this cause never restart.
         pause: Seconds until the next attempt.
         step: Largest step that a rank logged; None if no rank logs steps.
-        left: Further restarts that the budget of this cause allows; None if the number is unlimited or unknown.
+        left: Further restarts that the limit for this cause allows; None if the number is unlimited or unknown.
     """
 
     run: str
@@ -228,7 +238,7 @@ class AttemptEnded(Event):
 
     @property
     def text(self) -> str:
-        """Description in one line: the failure, and what follows."""
+        """Description in one line: the failure, and whether the run restarts."""
         place = f" at step {self.step:g}" if self.step is not None else ""
         pause = f", in {self.pause:.0f} s" if self.pause else ""
         then = self.reason + pause if self.restarts else f"not restarted: {self.reason}" if self.reason else ""
@@ -238,7 +248,7 @@ class AttemptEnded(Event):
 
 @value(kw_only=True)
 class RunEnded(Event):
-    """A run ended: all outcomes have arrived."""
+    """Event: a run ended, because all outcomes have arrived."""
 
     run: str
     state: outcomes.RunStatus
@@ -247,21 +257,28 @@ class RunEnded(Event):
 
 @value(kw_only=True)
 class LeaseNews(Event):
-    """Unix time at which the pool ends itself if nothing changes, by idle time-out or time to live. None for never."""
+    """Event: the expiry of a pool's lease changed.
+
+    Contains the Unix time at which the pool ends itself if nothing changes, by idle time-out or time to live; None for
+    never.
+    """
 
     ends_at: float | None
 
 
 @value(kw_only=True)
 class PriceNews(Event):
-    """Price of the pool's machines in US dollars per hour, from now on."""
+    """Event: the price of the pool's machines changed. Contains the US dollars per hour from now on."""
 
     hourly: float
 
 
 @value(kw_only=True)
 class BudgetNews(Event):
-    """State of a pool's budget in US dollars. ``ends_at``: Unix time of the teardown if the user does not answer."""
+    """Event: the state of a pool's budget in US dollars changed.
+
+    ``ends_at``: Unix time of the teardown if the user does not answer.
+    """
 
     budget: float
     state: outcomes.BudgetStatus
@@ -270,14 +287,14 @@ class BudgetNews(Event):
 
 @value(kw_only=True)
 class UnfetchedNews(Event):
-    """All runs with unfetched results on the nodes, and the size of these results in bytes."""
+    """Event: the unfetched results on the nodes changed. Contains the size of these results in bytes, by run."""
 
     runs: dict[str, int]
 
 
 @value(kw_only=True)
 class OutputFetched(Event):
-    """An output file was downloaded, or the download failed: ``error`` is the reason."""
+    """Event: an output file was downloaded, or its download failed: ``error`` is the reason."""
 
     run: str
     node: int
@@ -289,7 +306,7 @@ class OutputFetched(Event):
 
 @value(kw_only=True)
 class CheckpointSaved(Event):
-    """A newer complete checkpoint of a run was copied to another machine or store.
+    """Event: a newer complete checkpoint of a run was copied to another machine or store.
 
     Attributes:
         name: Path of the checkpoint below the ranks' working folder.
@@ -307,20 +324,20 @@ class CheckpointSaved(Event):
 
 @value(kw_only=True)
 class PoolEnded(Event):
-    """A teardown ended. ``receipt``: see :class:`skyward_core.store.receipts_and_bills.Receipt`."""
+    """Event: a pool's teardown ended. ``receipt``: see :class:`skyward_core.store.receipts_and_bills.Receipt`."""
 
     written_as: ClassVar[str] = "PoolGone"
     receipt: dict[str, Any]
 
 
 def attempt_end_row(end: AttemptEnded) -> dict[str, Any]:
-    """Convert the end of an attempt to JSON types for the ledger's row of its run."""
+    """Return the end of an attempt in JSON types, for the run's row in the ledger."""
     row = to_json_types(replace(end, message=end.message[:MAX_ROW_TEXT]))
     return {name: row[name] for name in row.keys() - {"pool", "run"}}
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """Convert an event to JSON types, with its kind under "event"."""
+    """Return an event in JSON types, with its kind under "event"."""
     data = {"event": event.written_as or type(event).__name__} | to_json_types(event)
     if (hint := data.get("hint")) is not None:
         data["hint"] = to_json_types(hint)

@@ -8,12 +8,12 @@ from typing import NamedTuple
 from skyward_core.views.outliers_and_bands import median
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 
-LATE_FACTOR = 1.5  # times the median of the other nodes
-MIN_LATE_SECONDS = 1.0  # seconds beyond the median of the other nodes
+LATE_FACTOR = 1.5  # minimum multiple of the other nodes' median duration after which a step counts as late
+MIN_LATE_SECONDS = 1.0  # minimum seconds beyond the other nodes' median duration after which a step counts as late
 
 
 class StepOnNode(NamedTuple):
-    """One step on one node.
+    """State of one step of a job on one node.
 
     Attributes:
         run: Run of the step.
@@ -32,7 +32,7 @@ class StepOnNode(NamedTuple):
 
 
 def steps_of_job(pool: PoolView, run: RunView | None) -> list[RunView]:
-    """Return the runs of a run's job in order; empty if it belongs to no job."""
+    """Return all runs of the job to which a run belongs, in order; empty if the run belongs to no job."""
     if run is None or not run.job:
         return []
     found = [each for each in list(pool.runs.values()) if each.job == run.job]
@@ -40,7 +40,7 @@ def steps_of_job(pool: PoolView, run: RunView | None) -> list[RunView]:
 
 
 def steps_by_node(steps: Sequence[RunView], now: float) -> Mapping[int, list[StepOnNode]]:
-    """Return the steps of each node.
+    """Return the state of each step of a job on each node.
 
     Args:
         steps: Runs of the job.
@@ -68,7 +68,7 @@ def steps_by_node(steps: Sequence[RunView], now: float) -> Mapping[int, list[Ste
 
 
 def _node_state(tasks: Sequence[TaskView]) -> str:
-    """Return the state of a node: running if any rank is running, else the worst outcome of its ranks."""
+    """Return the state of a run on a node: running if any rank is running, otherwise the worst outcome of the ranks."""
     states = [task.state for task in tasks]
     order = ("raised", "exited", "lost", "running", "collateral", "waiting", "returned")
     return next((state for state in order if state in states), "waiting")

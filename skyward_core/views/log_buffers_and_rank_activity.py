@@ -17,10 +17,10 @@ from typing import ClassVar, NamedTuple, Protocol, overload
 
 from skyward_core.util.terminal_safe_text import is_plain_ascii, sanitize_colored
 
-TOTAL_BYTES = 64_000_000  # default bytes of a budget that several stores share
-MIN_STORE_BYTES = 16 << 10  # minimum bytes of each store, even if many stores share the budget
-LINE_OVERHEAD = 64  # bytes of a separate line in addition to its characters
-LAZY_LINES = 64  # minimum lines of a piece that is stored undecoded; smaller pieces are merged
+TOTAL_BYTES = 64_000_000  # default bytes of the memory that several stores of lines share
+MIN_STORE_BYTES = 16 << 10  # minimum bytes of each store of lines, even if many stores share the memory
+LINE_OVERHEAD = 64  # bytes that a separately stored line takes in addition to its characters
+LAZY_LINES = 64  # minimum lines of a chunk that is stored undecoded; smaller chunks are merged
 
 
 class MemoryBudget:
@@ -39,12 +39,12 @@ class MemoryBudget:
 
     @property
     def store_bytes(self) -> int:
-        """Bytes of one store."""
+        """Maximum bytes of one store: its share of the budget."""
         return max(MIN_STORE_BYTES, self.total_bytes // max(1, self.stores))
 
 
 class LineStore:
-    """Lines by absolute number. Line 0 is the first line ever added.
+    """Store of lines, which are addressed by absolute number. Line 0 is the first line ever added.
 
     Args:
         capacity: Greatest number of lines.
@@ -62,13 +62,13 @@ class LineStore:
         self.end = 0
         self._capacity = capacity
         self._room = room
-        self._sizes: deque[int] = deque()  # bytes of each piece
+        self._sizes: deque[int] = deque()  # bytes of each stored chunk of lines
         self._size = 0
         if room is not None:
             room.stores += 1
         self._starts: deque[int] = deque()
-        self._pieces: deque[tuple[str, Sequence[str]]] = deque()  # prefix of each line, and the lines
-        self._gathered: list[str] | None = None  # the last piece, if lines can be added to it
+        self._pieces: deque[tuple[str, Sequence[str]]] = deque()  # stored chunks: prefix of each line, and the lines
+        self._gathered: list[str] | None = None  # lines of the last chunk, if lines can be added to it
 
     def add(self, lines: Sequence[str], prefix: str = "") -> None:
         """Append lines. The caller must not change them later.
@@ -121,21 +121,22 @@ class LineStore:
             yield from [prefix + line for line in some] if prefix else some
 
 
-MIN_SILENCE = 60.0  # seconds of silence that are always normal
-SILENCE_OF_NEW_RANKS = 300.0  # seconds of silence that are normal for a rank with little output so far
-SILENCE_FACTOR = 5  # number of the rank's usual pauses after which a silence is unusual
-MIN_SIGNS = 3  # number of pauses from which the usual pause is known
-USUAL_DECAY = 0.9  # factor per pause: older pauses count less, because the beginning of a run is not typical
-CPU_SAMPLE_SECONDS = 1.5  # seconds between two CPU time samples
-# Share of a CPU that counts as work. Helper threads use less while a rank waits.
+MIN_SILENCE = 60.0  # seconds without output that are normal for every rank
+SILENCE_OF_NEW_RANKS = 300.0  # seconds without output that are normal for a rank that has printed little so far
+SILENCE_FACTOR = 5  # a rank's silence is unusual if it is longer than this multiple of the rank's usual pause
+MIN_SIGNS = 3  # number of pauses after which a rank's usual pause is known
+# factor by which the weight of older pauses shrinks with each pause, because the beginning of a run is not typical
+USUAL_DECAY = 0.9
+CPU_SAMPLE_SECONDS = 1.5  # minimum seconds between two samples of a rank's CPU time
+# Share of a CPU from which a rank counts as working. Helper threads of a waiting rank use less.
 WORKING_SHARE = 0.1
-MAX_RUNS = 64  # runs per pool
-# seconds by which lines may be out of order even if no clock was changed
+MAX_RUNS = 64  # number of runs per pool whose activity is stored
+# seconds by which a log's times may decrease although no clock was changed
 MAX_REORDER_SECONDS = 2.0
 
 
 class Clocks(NamedTuple):
-    """Clock information from the client's connections.
+    """Clocks of the client and of the nodes, as known from the client's connections.
 
     Attributes:
         now: Returns the client's Unix time.
@@ -147,7 +148,7 @@ class Clocks(NamedTuple):
 
 
 class _FileClock(NamedTuple):
-    """Clock state of one log file. The lines of a file are in order of time.
+    """Newest time in one log file, and changes of the node's clock. The lines of a file are in order of time.
 
     Attributes:
         newest: Newest time in the file, on the node's clock.
@@ -161,7 +162,7 @@ class _FileClock(NamedTuple):
 
 
 class RankActivity:
-    """Activity of one rank in one run.
+    """Times of one rank's output in one run, from which unusual silence is detected.
 
     Attributes:
         last: Unix time of the last output.
@@ -177,20 +178,20 @@ class RankActivity:
         self.resumptions = 0
 
     def on_resumed(self, at: float) -> None:
-        """Ignore the silence until ``at``, because the rank was paused, or waited for a paused rank."""
+        """Do not count the silence before ``at``, because the rank was paused, or waited for a paused rank."""
         self.last = max(self.last, at)
         if self._sign:
             self._sign = max(self._sign, at)
 
     def shift_clock(self, seconds: float) -> None:
-        """Shift all times after a change of the clock."""
+        """Shift all recorded times by a number of seconds after a change of the clock."""
         self.last += seconds
         self._sign += seconds if self._sign else 0.0
 
     def record_activity(self, at: float) -> None:
-        """Record a line or metric."""
+        """Record that the rank printed a line or logged a metric at a Unix time."""
         pause, self.last = at - self.last, max(self.last, at)
-        if at - self._sign < 1:  # output within a second counts once
+        if at - self._sign < 1:  # All output within a second counts as one activity.
             return
         if self._sign:
             self.usual = max(pause, self.usual * USUAL_DECAY)
@@ -204,7 +205,7 @@ class RankActivity:
 
 
 class PoolActivity:
-    """Activity of a pool's ranks in its latest runs. One thread writes; other threads may read.
+    """Times of the ranks' output in a pool's latest runs. One thread writes; other threads may read.
 
     Attributes:
         is_paused: Whether a rank is stopped at a breakpoint. Other ranks will wait for it.
@@ -217,7 +218,8 @@ class PoolActivity:
         self._sources: dict[str, _FileClock] = {}
         self._resumed_at = 0.0
         self._runs: dict[str, dict[int, RankActivity]] = {}
-        self._cpu_times: dict[int, tuple[float, float]] = {}  # by rank: time of the sample, CPU time
+        # rank -> time of the latest sample, and the rank's CPU time in seconds
+        self._cpu_times: dict[int, tuple[float, float]] = {}
         self._worked_at: dict[int, float] = {}
 
     def record_activity(self, run: str, rank: int, at: float, source: str = "") -> None:
@@ -239,7 +241,7 @@ class PoolActivity:
         ranks[rank].record_activity(at)
 
     def _to_client_time(self, clocks: Clocks, rank: int, at: float, source: str) -> float:
-        """Convert the time of a line to the client's clock.
+        """Convert the time of a log line from the node's clock to the client's clock.
 
         Lines of a file are in order. A line that is older than the previous line, or in the future, shows that the
         node's clock was changed.
@@ -248,14 +250,16 @@ class PoolActivity:
         step = known.step if known is not None and known.ahead == ahead else 0.0
         set_back = known is not None and at < known.newest - MAX_REORDER_SECONDS
         late = clocks.now() - ahead - at
-        if set_back or late < step:  # no line arrives before it is printed
+        if set_back or late < step:
+            # No line arrives before it is printed, so the node's clock was changed if the line seems to.
             step = late
         self._sources[source] = _FileClock(at, ahead, step)
         return at + ahead + step
 
     def shift_clock(self, seconds: float) -> None:
-        """Shift all times after the client's clock was set forward, because otherwise all silences would seem
-        longer.
+        """Shift all recorded times after the client's clock was set forward.
+
+        Otherwise all silences would seem longer.
         """
         self._resumed_at += seconds
         self._worked_at = {rank: at + seconds for rank, at in self._worked_at.items()}
@@ -268,13 +272,13 @@ class PoolActivity:
         """Record the CPU time of a rank, because a rank that uses the CPU does not count as silent."""
         before, spent = self._cpu_times.get(rank, (at, seconds))
         if at - before < CPU_SAMPLE_SECONDS and rank in self._cpu_times:
-            return  # the interval is too short for a reliable share
+            return  # The samples are too close to each other to compute a reliable share.
         self._cpu_times[rank] = (at, seconds)
         if seconds - spent > WORKING_SHARE * (at - before):
             self._worked_at[rank] = at
 
     def set_paused(self, still: bool, at: float) -> None:
-        """Set whether any rank is paused. Called at each change of a rank's phase.
+        """Set whether any rank is paused at a breakpoint. Called at each change of a rank's phase.
 
         Args:
             still: Whether a rank is paused.
@@ -288,7 +292,7 @@ class PoolActivity:
         self.is_paused = still
 
     def unusual_silence(self, run: str, rank: int, began: float, now: float) -> float | None:
-        """Return the seconds of a rank's silence if it is longer than usual, else None.
+        """Return for how many seconds a rank has been silent if this is longer than usual; otherwise None.
 
         Args:
             run: Id of the run.
@@ -311,12 +315,12 @@ class PoolActivity:
 _NEVER = RankActivity()
 
 
-LINE_LIMIT = 64 * 1024  # bytes of a shown line; the file has the whole line
-RUNS_KEPT = 8  # runs with separate buffers; lines of older runs are only in the files
+LINE_LIMIT = 64 * 1024  # maximum bytes of a line on screen; the log file has the whole line
+RUNS_KEPT = 8  # number of runs with their own buffers; lines of older runs are only in the log files
 
 
 class LineInfo(NamedTuple):
-    """Properties of a line.
+    """Properties of a log line.
 
     Attributes:
         stream: "out" or "err".
@@ -331,7 +335,7 @@ class LineInfo(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of a ring. ``number`` is its absolute number."""
+    """A stored log line. ``number`` is its absolute number in its buffer."""
 
     number: int
     text: str
@@ -342,7 +346,7 @@ UNKNOWN = LineInfo("out")
 
 
 class Ring(Protocol):
-    """Buffer of lines with absolute numbers. ``version`` changes whenever the shown text changes."""
+    """Interface of buffers of lines with absolute numbers. ``version`` changes whenever the shown text changes."""
 
     @property
     def version(self) -> int: ...
@@ -356,7 +360,7 @@ class Ring(Protocol):
 
 
 class LogRing:
-    """The last ``capacity`` lines of a text stream.
+    """Buffer of the last ``capacity`` lines of a text stream.
 
     Lines are addressed by absolute number, so that a reader's position stays valid when old lines are dropped. One
     thread may write while another reads.
@@ -388,13 +392,13 @@ class LogRing:
         return self._lines.end
 
     def feed(self, data: bytes, stream: str = "out") -> Sequence[str]:
-        """Append bytes of a stream. Returns the completed lines."""
+        """Split bytes of a stream into lines and append the lines. Return the completed lines."""
         lines = self.split(data, stream)
         self.extend(lines, LineInfo(stream))
         return lines
 
     def split(self, data: bytes, source: str) -> Sequence[str]:
-        """Split bytes of a source into lines. Returns the completed lines without appending them."""
+        """Split bytes of a source into lines. Return the completed lines without appending them."""
         lines = self._partials.setdefault(source, LineSplitter()).split_lazily(data)
         self.version += 1
         return lines
@@ -422,7 +426,7 @@ class LogRing:
         return lines[-most:] if most > 0 else []
 
     def read(self, start: int, stop: int) -> list[Line]:
-        """Return the stored lines of a range with their properties."""
+        """Return the stored lines of a range of numbers, with their properties."""
         with self._lock:
             start, stop = max(start, self.first), min(stop, self.end)
             texts = self._lines.read(start, stop)
@@ -435,17 +439,17 @@ class LogRing:
             return lines
 
     def pending(self) -> list[str]:
-        """Return the unfinished last line of each stream (a progress bar, a prompt) as it shows now."""
+        """Return each stream's unfinished last line (a progress bar, a prompt) as a terminal would show it now."""
         return [text for partial in list(self._partials.values()) if (text := partial.preview())]
 
     def _share_partial(self, other: LogRing, source: str) -> None:
-        """Share another ring's unfinished line of a source."""
+        """Use the same object as another buffer for the unfinished line of a source, so that both show its changes."""
         if (partial := other._partials.get(source)) is not None:
             self._partials[source] = partial
         self.version += 1
 
     def end_partial_line(self, source: str) -> Sequence[str]:
-        """End the unfinished line of a source, and return the line, if there is one."""
+        """End the unfinished line of a source. Return the line; empty if there is none."""
         partial = self._partials.pop(source, None)
         return partial.end() if partial is not None else []
 
@@ -453,7 +457,7 @@ class LogRing:
 # Nested progress bars (tqdm) move the cursor down to draw, and up again. Such newlines do not end a line.
 _UP = b"\x1b[A"
 _BELOW = re.compile(rb"(?<!\n)(\n++)\r([^\n]*?)((?:\x1b\[A)+)")
-MAX_BAR_DEPTH = 8  # nested progress bars
+MAX_BAR_DEPTH = 8  # sequence by which nested progress bars move down, draw, and move up again
 
 
 class LineSplitter:
@@ -465,13 +469,14 @@ class LineSplitter:
     __slots__ = ("_below", "_cut", "_head", "_returned")
 
     def __init__(self) -> None:
-        self._below: dict[int, bytes] = {}  # progress bars, by their distance in lines from the unfinished line
+        self._below: dict[int, bytes] = {}  # distance in lines below the unfinished line -> progress bar drawn there
         self._head = b""
-        self._cut = 0  # bytes of the unfinished line that were dropped because of the limit
-        self._returned = False  # last character was a carriage return: the next one overwrites the line
+        self._cut = 0  # number of bytes of the unfinished line that were dropped because the line is too long
+        # whether the last character was a carriage return, so that the next character overwrites the line
+        self._returned = False
 
     def split(self, data: bytes) -> list[str]:
-        """Split bytes. Returns the completed lines as a terminal would show them."""
+        """Split further bytes. Return the completed lines as a terminal would show them."""
         return list(self.split_lazily(data))
 
     def split_lazily(self, data: bytes) -> Sequence[str]:
@@ -503,7 +508,7 @@ class LineSplitter:
         return sanitize_colored(utf_8_decode(self._visible_bytes(), "replace", False)[0])
 
     def end(self) -> list[str]:
-        """End the unfinished line, and return the line, if there is one. All holders of this object see the end."""
+        """End the unfinished line. Return the line, if there is one. Buffers that share this object see the end."""
         text = _decode_clipped(self._head if self._cut else self._visible_bytes(), self._cut)
         self._head, self._cut, self._returned, self._below = b"", 0, False, {}
         return [text] if text else []
@@ -514,13 +519,13 @@ class LineSplitter:
         return b"  ".join([self._head, *(text for _, text in sorted(self._below.items()))])
 
     def _draw_below(self, drawn: re.Match[bytes]) -> bytes:
-        """Store the bars that were drawn below the line. Return the newlines that ended lines."""
+        """Store progress bars that were drawn below the unfinished line. Return the newlines that ended whole lines."""
         newlines, text, back = drawn.groups()
         depth = len(back) // len(_UP)
         text = text.rstrip().rpartition(b"\r")[2].rstrip()
-        # a new dict, because copies of this object share the old one
+        # Create a new dict, because copies of this object use the old one.
         others = {each: bar for each, bar in self._below.items() if each != depth}
-        if text and depth <= MAX_BAR_DEPTH:  # an empty text erases the bar
+        if text and depth <= MAX_BAR_DEPTH:  # A bar drawn with an empty text is erased.
             others[depth] = text[:LINE_LIMIT]
         self._below = others
         return newlines[depth:]
@@ -551,11 +556,11 @@ class _LazyLines(Sequence[str]):
 
     @property
     def size(self) -> int:
-        """Size in bytes as long as the lines are not decoded."""
+        """Size in bytes of the undecoded lines; 0 once they are decoded."""
         return len(self._body)
 
     def text(self) -> str | None:
-        """Return all lines as one text if they need no processing: plain ASCII without long lines. Otherwise None."""
+        """Return all lines as one text if they are plain ASCII without long lines; None if they need processing."""
         body = self._body
         if not body or b"\r" in body or not is_plain_ascii(body) or _may_be_long(body):
             return None
@@ -575,7 +580,8 @@ class _LazyLines(Sequence[str]):
         return iter(self._read())
 
     def _read(self) -> list[str]:
-        body = self._body  # read before the check, because another thread may decode concurrently
+        # Read the bytes before the check, because another thread may decode and drop them at the same time.
+        body = self._body
         if self._lines is None:
             self._lines = _decode_lines(body)
             self._body = b""
@@ -595,7 +601,10 @@ def _decode_lines(body: bytes) -> list[str]:
 
 
 def _may_be_long(body: bytes) -> bool:
-    """Check whether a line may exceed the limit: a longer line would leave one of the windows without a line end."""
+    """Check whether any line may exceed the length limit.
+
+    A longer line fills a window of half the limit, in which there is no newline.
+    """
     step = LINE_LIMIT // 2
     return any(body.find(b"\n", at, at + step) < 0 for at in range(0, len(body) - step, step))
 
@@ -625,31 +634,31 @@ class LogBuffers:
         self.merged = LogRing(capacity)
         self.ranks: dict[int, LogRing] = {}
         self._runs: dict[str, LogBuffers] = {}
-        self.activity = PoolActivity()  # is notified of all output
-        self._latest: dict[str, str] = {}  # source and stream -> run of the last lines
+        self.activity = PoolActivity()  # receives the time of all output, to detect silent ranks
+        self._latest: dict[str, str] = {}  # (source, stream) -> run that printed the last lines
 
     def rank(self, rank: int) -> LogRing:
-        """Return the ring of a rank, created on first use."""
+        """Return the buffer of a rank's lines, created on first use."""
         ring = self.ranks.get(rank)
-        if ring is None:  # setdefault, because a screen may create it concurrently
+        if ring is None:  # Use setdefault(), because a screen's thread may create the buffer at the same time.
             ring = self.ranks.setdefault(rank, LogRing(self.capacity, self._room))
         return ring
 
     def for_run(self, run: str) -> LogBuffers:
-        """Return the logs of one run, created on first use. Line numbers begin at 0 in each run."""
+        """Return the buffers of one run's lines, created on first use. Line numbers begin at 0 in each run."""
         book = self._runs.get(run)
         if book is None:
             book = self._runs.setdefault(run, LogBuffers(self.capacity, self._room))
         return book
 
     def has(self, run: str) -> bool:
-        """Check whether lines of a run are stored, possibly not all."""
+        """Check whether some or all lines of a run are stored."""
         return run in self._runs
 
     def feed(
         self, rank: int, stream: str, data: bytes, at: float | None = None, run: str = "", source: str = ""
     ) -> Sequence[str]:
-        """Append bytes of a rank's stream. Returns the completed lines.
+        """Append bytes of a rank's stream. Return the completed lines.
 
         Args:
             rank: The rank.
@@ -662,7 +671,7 @@ class LogBuffers:
         ring = self.rank(rank)
         key = f"{source or rank}.{stream}"
         if run and run != (before := self._latest.get(key, run)):
-            # An unfinished line of the earlier run must not be continued by the next run.
+            # End the earlier run's unfinished line, so that the next run does not continue it.
             self._append(rank, ring.end_partial_line(key), LineInfo(stream, at, before))
         if run and run not in self._runs:
             self._drop_old_runs()
@@ -683,12 +692,12 @@ class LogBuffers:
             book.merged.extend(lines, about, rank_prefix(rank))
 
     def _drop_old_runs(self) -> None:
-        """Drop the oldest runs to make room for another one. Runs that may still print stay."""
+        """Drop the buffers of the oldest runs to make room for another run, except for runs that may still print."""
         over = [run for run in self._runs if run not in self._latest.values()]
         for run in over[: max(0, len(self._runs) - RUNS_KEPT + 1)]:
             self._room.stores -= len(self._runs.pop(run).ranks)
 
 
 def rank_prefix(rank: int) -> str:
-    """Return the prefix of a rank's lines: ``3`` -> ``r003| ``."""
+    """Return the prefix of a rank's lines in merged output: ``r003| `` for rank 3."""
     return f"r{rank:03d}| "

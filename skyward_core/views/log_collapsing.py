@@ -25,22 +25,23 @@ from unicodedata import east_asian_width
 from skyward_core.util.terminal_safe_text import sanitize_paragraph
 from skyward_core.views.log_buffers_and_rank_activity import Line, LineInfo, LineSplitter, LogRing, rank_prefix
 
-MAX_HELD_LINES = 100_000  # held lines; beyond that, lines are released at once
-MAX_HELD_CHARS = 8 << 20  # characters of the held lines
+MAX_HELD_LINES = 100_000  # maximum number of lines that wait for equal lines; beyond it, lines are released at once
+MAX_HELD_CHARS = 8 << 20  # maximum total characters of the lines that wait for equal lines
 
-Key = tuple[str, str]  # stream and text
+Key = tuple[str, str]  # identity of a line: its stream and its text
 
 
 _STAMP = r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?)?(?:Z|[+-]\d\d:?\d\d)?|\d?\d:\d\d:\d\d(?:[.,]\d+)?"
-# Digits of colours are not numbers.
+# The digits of escape sequences for colors are not numbers.
 _NUMBER = r"0[xX][0-9a-fA-F]+|(?:(?<![\w.)\]])[-+])?(?<!\x1b\[)(?<![;\d])\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _VALUE = re.compile(f"{_STAMP}|{_NUMBER}")
-Span = tuple[str, str]  # smallest and largest value, as they were printed
+Span = tuple[str, str]  # smallest and largest value at one place of similar lines, as printed
 
 
 def line_template(text: str) -> str:
-    """Return a text without its times and numbers."""
-    return _VALUE.sub("\n", text)  # a line cannot contain a newline, so templates are unambiguous
+    """Return a text with its times and numbers replaced, so that similar texts become equal."""
+    # Replace numbers by newlines, which no line contains, so that different texts never become equal.
+    return _VALUE.sub("\n", text)
 
 
 def _value_order(value: str) -> tuple[float, str]:
@@ -51,7 +52,7 @@ def _value_order(value: str) -> tuple[float, str]:
 
 
 class HeldLine(NamedTuple):
-    """A held line of a rank. ``at``: its time of arrival on the client's monotonic clock."""
+    """Line of a rank that waits for equal lines of others. ``at``: arrival time on the client's monotonic clock."""
 
     rank: int
     text: str
@@ -61,7 +62,7 @@ class HeldLine(NamedTuple):
 
 
 class HeldLines:
-    """Lines of each rank that were received but not released yet.
+    """Queue of each rank's lines that wait for equal lines of other ranks.
 
     The cost of a line is about that of a heap operation, for any number of ranks.
 
@@ -73,16 +74,17 @@ class HeldLines:
         self._similar = similar
         self._queues: dict[int, deque[HeldLine]] = {}
         self._size = self._length = 0
-        self._places: dict[Key, dict[int, int]] = {}  # by key: for each rank, the number of queued lines with this key
-        self._first: dict[Key, set[int]] = {}  # by key: ranks whose next line has this key
-        self._ready: list[tuple[float, int, Key]] = []  # heap of keys that are next in every queue that contains them
+        self._places: dict[Key, dict[int, int]] = {}  # key -> number of queued lines with this key, for each rank
+        self._first: dict[Key, set[int]] = {}  # key -> ranks whose next queued line has this key
+        # heap of keys whose line is the next one of every rank that has the line in its queue
+        self._ready: list[tuple[float, int, Key]] = []
         self._count = 0
 
     def __len__(self) -> int:
         return self._size
 
     def put(self, rank: int, text: str, about: LineInfo, at: float) -> None:
-        """Add a rank's next line."""
+        """Add a rank's next line to its queue."""
         key = about.stream, line_template(text) if self._similar else text
         line = HeldLine(rank, text, about, at, key)
         queue = self._queues.setdefault(rank, deque())
@@ -95,30 +97,33 @@ class HeldLines:
             self._mark_first(line)
 
     def release_until(self, until: float) -> Iterator[HeldLine]:
-        """Yield all lines that arrived until a time. Also yield lines that must precede or accompany them."""
+        """Yield all waiting lines that arrived until a time. Also yield lines that must precede or accompany them."""
         while self._size and (line := self._next_line(until)) is not None:
             yield from [self._pop_line(rank) for rank in sorted(self._first[line.key])]
 
     def release_all(self) -> Iterator[HeldLine]:
-        """Yield all lines."""
+        """Yield all waiting lines."""
         return self.release_until(float("inf"))
 
     def _next_line(self, until: float) -> HeldLine | None:
-        """Return a line to release now from every queue in which its key is next; None if all lines can wait."""
+        """Return the line to release next; None if all lines can still wait.
+
+        The caller then releases the equal lines at the front of all queues.
+        """
         best = self._peek()
         if best is not None and best.at <= until:
             return best
         oldest = min((queue[0] for queue in self._queues.values() if queue), key=lambda line: line.at)
         if oldest.at > until and self._size <= MAX_HELD_LINES and self._length <= MAX_HELD_CHARS:
             return None
-        # If every line waits for ranks that must print other lines first, take one that most ranks print next.
+        # Every line waits for ranks that must print other lines first. Release a line that most ranks print next.
         return best or max(
             (queue[0] for queue in self._queues.values() if queue),
             key=lambda line: (line.at <= until, len(self._first[line.key]), -line.at),
         )
 
     def _peek(self) -> HeldLine | None:
-        """Return the oldest line whose key is next in every queue that contains the key."""
+        """Return the oldest line that is at the front of all queues with an equal line; None if there is none."""
         while self._ready:
             _, _, key = self._ready[0]
             first = self._first.get(key)
@@ -153,16 +158,16 @@ class HeldLines:
         return line
 
 
-JOIN_SECONDS = 10.0  # maximum seconds from a row's first line to a joining line, on the nodes' clocks
+JOIN_SECONDS = 10.0  # maximum seconds between a row's first line and a line that joins the row, by the nodes' clocks
 HOLD_SECONDS = 1.0  # seconds that a line waits for equal lines of other ranks
-MAX_CHANGES = 64  # number of updates for which the first changed row is remembered
-MAX_TRIED_ROWS = 32  # rows of equal text that a line tries to join
-MAX_NAMED_RANGES = 4  # ranks and ranges that a label lists
+MAX_CHANGES = 64  # number of latest updates for which the first changed row is stored
+MAX_TRIED_ROWS = 32  # maximum number of rows with equal text that a line tries to join
+MAX_NAMED_RANGES = 4  # maximum number of ranks and ranges in a row's label
 
 
 @dataclass(slots=True)
 class FoldedLine:
-    """A row: one text and the ranks that printed it.
+    """One row of collapsed output: one text, and the ranks that printed it.
 
     Attributes:
         number: Absolute number of the row.
@@ -182,12 +187,12 @@ class FoldedLine:
 
     @property
     def span_text(self) -> str:
-        """The text with the spans of its times and numbers."""
+        """The row's text, with the smallest and largest value in place of each time and number that differs."""
         spans = iter(self.spans)
         return _VALUE.sub(lambda _: _format_span(next(spans)), self.text) if self.spans else self.text
 
     def widen(self, text: str) -> None:
-        """Add the values of a similar text to the spans."""
+        """Extend the spans of the row's numbers by the numbers of a similar text."""
         if text == self.text and not self.spans:
             return
         values = _VALUE.findall(text)
@@ -204,26 +209,26 @@ def _format_span(span: Span) -> str:
 
 
 class LineFolder:
-    """Folding of lines into rows. The last ``capacity`` rows are held.
+    """Folder of equal lines into rows, of which the last ``capacity`` are in memory.
 
     The cost of a line is independent of the number of ranks and nearly independent of the number of rows.
 
     Args:
-        capacity: Number of held rows.
+        capacity: Number of rows in memory.
         similar: Whether texts that differ only in times and numbers are equal.
     """
 
     def __init__(self, capacity: int = 10_000, *, similar: bool = False) -> None:
         self._similar = similar
-        self.first = 0  # number of the oldest held row
+        self.first = 0  # number of the oldest row in memory
         self.end = 0
         self._capacity = capacity
         self._rows: dict[int, FoldedLine] = {}
-        self._equal: dict[tuple[str, str], list[int]] = {}  # stream and text -> numbers of rows
-        self._last: dict[int, int] = {}  # rank -> number of the row of its last line
+        self._equal: dict[tuple[str, str], list[int]] = {}  # (stream, text) -> numbers of the rows with this text
+        self._last: dict[int, int] = {}  # rank -> number of the row that contains its last line
 
     def add(self, rank: int, text: str, about: LineInfo) -> FoldedLine:
-        """Add a rank's next line. Returns its row."""
+        """Add a rank's next line to a row with an equal text, or to a new row. Return the row."""
         key = self._key(about, text)
         numbers = self._equal.setdefault(key, [])
         row = self._find_joinable(numbers, self._last.get(rank, -1), about)
@@ -241,11 +246,11 @@ class LineFolder:
         return about.stream, line_template(text) if self._similar else text
 
     def read(self, start: int, stop: int) -> Iterator[FoldedLine]:
-        """Yield the held rows of a range of numbers."""
+        """Yield the rows in memory that are in a range of numbers."""
         return (self._rows[number] for number in range(max(start, self.first), min(stop, self.end)))
 
     def release_settled(self, now: float) -> Iterator[FoldedLine]:
-        """Drop and yield the oldest rows that no line of ``now`` or later can join."""
+        """Drop and yield the oldest rows that no line printed at ``now`` or later can join."""
         while self.first < self.end:
             at = self._rows[self.first].about.at
             if at is None or now - at <= JOIN_SECONDS:
@@ -253,7 +258,7 @@ class LineFolder:
             yield self._drop_oldest()
 
     def release_all(self) -> Iterator[FoldedLine]:
-        """Drop and yield all rows."""
+        """Drop and yield all rows in memory."""
         while self.first < self.end:
             yield self._drop_oldest()
 
@@ -266,7 +271,7 @@ class LineFolder:
         return None
 
     def append(self, row: FoldedLine) -> FoldedLine:
-        """Append a row and return it."""
+        """Create a row at the end, and return it."""
         self._rows[row.number] = row
         self.end += 1
         while self.end - self.first > self._capacity:
@@ -286,12 +291,12 @@ class LineFolder:
 
 
 class CollapsedRing:
-    """All ranks' lines of a merged ring, collapsed, with the interface of a ring.
+    """Buffer of collapsed rows of all ranks' lines, with the interface of :class:`Ring`.
 
     Labels of recent rows may still change. Row numbers and texts never change.
 
     Args:
-        source: The merged ring. Each line begins with its rank.
+        source: Buffer of all ranks' merged lines. Each line begins with its rank.
     """
 
     def __init__(self, source: LogRing) -> None:
@@ -302,11 +307,12 @@ class CollapsedRing:
         self._state: tuple[int, int] | None = None
         self._world = 0
         self._held = HeldLines()
-        self._changes: deque[tuple[int, int]] = deque(maxlen=MAX_CHANGES)  # version, first changed row
+        # latest updates: their version, and the number of the first row that they changed
+        self._changes: deque[tuple[int, int]] = deque(maxlen=MAX_CHANGES)
 
     @property
     def first(self) -> int:
-        """Number of the oldest held row."""
+        """Number of the oldest row in memory."""
         return self._folder.first
 
     @property
@@ -315,7 +321,7 @@ class CollapsedRing:
         return self._folder.end
 
     def update(self, world: int, now: float | None = None) -> None:
-        """Process the new lines of the source. Recent lines are shown by a later call.
+        """Process the new lines of the source. The newest lines are held, and shown by a later call.
 
         Args:
             world: Number of ranks.
@@ -337,19 +343,21 @@ class CollapsedRing:
             remark = f"⋯ {missing:,} earlier lines are not in memory"
             self._folder.append(FoldedLine(self.end, remark, LineInfo("out"), 0))
         for line in lines:
-            prefix, _, text = line.text.partition("| ")  # a line begins with its rank: r003| text
+            # In the merged log, each line begins with its rank, as in "r003| text".
+            prefix, _, text = line.text.partition("| ")
             self._held.put(int(prefix[1:]), text, line.about, now)
             self._seen = line.number + 1
         changed = min(
             changed,
             self._fold_lines(self._held.release_all() if first else self._held.release_until(now - HOLD_SECONDS)),
         )
-        if changed < before or self.end > before or version != state[0]:  # unfinished lines may have changed
+        if changed < before or self.end > before or version != state[0]:
+            # A new version of the source without new lines may mean that unfinished lines have changed.
             self.version += 1
             self._changes.append((self.version, changed))
 
     def changed_since(self, version: int) -> int:
-        """Return the number of the first row whose label may have changed since a version."""
+        """Return the number of the first row whose label may have changed since the given version."""
         if not self._changes or self._changes[-1][0] <= version:
             return self.end
         if self._changes[0][0] > version + 1:
@@ -357,18 +365,18 @@ class CollapsedRing:
         return min(row for number, row in self._changes if number > version)
 
     def _fold_lines(self, lines: Iterator[HeldLine]) -> int:
-        """Fold lines. Returns the number of the first changed row."""
+        """Fold lines into rows. Return the number of the first changed row."""
         changed = self.end
         for line in lines:
             changed = min(changed, self._folder.add(line.rank, line.text, line.about).number)
         return changed
 
     def lines(self, start: int, stop: int) -> list[str]:
-        """Return rows as text, by number."""
+        """Return the rows of a range of numbers as text."""
         return [line.text for line in self.read(start, stop)]
 
     def read(self, start: int, stop: int) -> list[Line]:
-        """Return rows as lines."""
+        """Return the rows of a range of numbers as lines with properties."""
         return [Line(row.number, self._row_text(row), row.about) for row in self._folder.read(start, stop)]
 
     def pending(self) -> list[str]:
@@ -381,7 +389,7 @@ class CollapsedRing:
 
 
 def format_row(row: FoldedLine, world: int) -> str:
-    """Return a row as a line of text."""
+    """Return a row as a line of text: the label with its ranks, then its text."""
     return f"{format_ranks(row.ranks, world):{len(str(world)) + 1}}| {row.span_text}" if row.ranks else row.text
 
 
@@ -408,7 +416,7 @@ def list_ranks(ranks: int) -> list[int]:
 
 
 def _ranges(ranks: int) -> list[str]:
-    """Return a bit set as ranges. The time is proportional to the number of ranges."""
+    """Return the numbers in a bit set as ranges. The time is proportional to the number of ranges."""
     found = []
     at = 0
     while ranks:
@@ -430,7 +438,7 @@ ERASE = "\r\x1b[J"
 
 
 def partial_lines(ranks: Iterable[tuple[int, LineSplitter]], *, prefixed: bool = True) -> list[str]:
-    """Return the unfinished lines by rank, as text without colours.
+    """Return the unfinished lines of the ranks as text without colors, ordered by rank.
 
     Args:
         ranks: Each rank, with the splitter of the stream on which it printed last.
@@ -444,7 +452,7 @@ def partial_lines(ranks: Iterable[tuple[int, LineSplitter]], *, prefixed: bool =
 
 
 class LiveLines:
-    """Terminal sequences that redraw unfinished lines below the log. The caller writes them.
+    """Renderer of unfinished lines that are redrawn below the log. The caller writes its output to the terminal.
 
     Args:
         size: Returns the size of the terminal. The lines take at most half of its height.
@@ -455,7 +463,7 @@ class LiveLines:
         self._drawn_lines: list[str] = []
 
     def render(self, lines: list[str]) -> str:
-        """Return the output that replaces the present lines; "" if nothing changes."""
+        """Return the terminal output that replaces the unfinished lines shown now; "" if nothing changes."""
         columns, rows = self._size()
         room = max(1, rows // 2)
         if len(lines) > room:
@@ -470,7 +478,7 @@ class LiveLines:
         return f"{output}{chr(10).join(lines)}\r{back}" if lines else output
 
     def render_erase(self) -> str:
-        """Return the output that erases the lines; "" if there are none."""
+        """Return the terminal output that erases the unfinished lines; "" if none are shown."""
         if not self._drawn_lines:
             return ""
         self._drawn_lines = []

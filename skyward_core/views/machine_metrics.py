@@ -1,4 +1,4 @@
-"""Metrics of machines and GPUs: history, newest values, and their state before a failure."""
+"""Metrics of machines and GPUs: history, newest values, and values before a failure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers_and_bands import Trace
 from skyward_core.views.rank_metrics_and_progress import MAX_TIME, MAX_VALUE
 
-MAX_POINTS = 1024  # rows per history; a full history drops every other row
-MAX_NAMES = 48  # names per machine or GPU
-MAX_GPUS = 64  # GPUs per machine, including slices
-MAX_NAME_LENGTH = 40  # characters of a metric's name
+MAX_POINTS = 1024  # maximum rows per history; of a full history, every other row is dropped
+MAX_NAMES = 48  # maximum number of metrics per machine or GPU
+MAX_GPUS = 64  # maximum number of GPUs per machine, including slices
+MAX_NAME_LENGTH = 40  # maximum characters of a metric's name
 _KNOWN = NODE_METRIC_DEFINITIONS.keys() | GPU_METRIC_DEFINITIONS.keys()
 _NUMBERS = {int, float}
 FRESH_SECONDS = 10.0  # seconds for which a value counts as current
-SET_BACK = 1.0  # seconds; an older sample than the last one means that the machine's clock was set back
-FULL_SHARE = 0.95  # share of used memory from which a memory counts as nearly full
+# seconds by which samples may be out of order; a larger step back means that the machine's clock was set back
+SET_BACK = 1.0
+FULL_SHARE = 0.95  # share of used memory from which a machine's or GPU's memory counts as nearly full
 # NVML bits: hardware slowdown, software and hardware thermal slowdown, power brake. A power cap is normal under full
 # load.
 SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80
@@ -41,17 +42,17 @@ def memory_share(figures: Mapping[str, float]) -> float:
 
 
 def slowdown_bits(figures: Mapping[str, float]) -> int:
-    """Return the NVML bits of throttling reasons that indicate a problem."""
+    """Return those throttling reasons of a GPU, as NVML bits, that indicate a problem."""
     return int(figures.get("throttle", 0)) & SLOWDOWN_BITS
 
 
 def _start_time(before: float | None, at: float, holds: object) -> float | None:
-    """Return when a condition began to hold: ``before`` if known, otherwise ``at``. None if it does not hold now."""
+    """Return the time since which a condition holds: ``before`` if known, otherwise ``at``; None if it is false."""
     return (at if before is None else before) if holds else None
 
 
 class MetricHistory:
-    """Metrics of one machine or GPU over time, in one array with a row per time.
+    """Metrics of one machine or GPU over time, stored in one array with a row per sample.
 
     A full history is thinned to every other row, and later samples are thinned in the same way. The history therefore
     always covers the whole time evenly. If the clock is set back, rows with later times are dropped.
@@ -86,7 +87,7 @@ class MetricHistory:
         self._stride = 1
 
     def add(self, at: float, figures: Mapping[str, float]) -> None:
-        """Add a sample."""
+        """Add a sample of the metrics."""
         self.latest, self.latest_at = figures, at
         self.seen += 1
         self.full_since = _start_time(self.full_since, at, memory_share(figures) > FULL_SHARE)
@@ -101,13 +102,13 @@ class MetricHistory:
             return
         if len(self._at) >= MAX_POINTS:
             self._thin()
-        if tuple(figures) == self.names:  # the normal case
+        if tuple(figures) == self.names:  # Usually a sample has the same metrics as the previous one.
             self._rows.extend(figures.values())
         else:
             if new := [name for name in figures if name not in self.names]:
                 self._add_columns(new[: MAX_NAMES - len(self.names)])
             self._rows.extend([figures.get(name, nan) for name in self.names])
-        self._at.append(at)  # last, because concurrent readers rely on the number of times
+        self._at.append(at)  # Append the time last, because concurrent readers take the number of rows from it.
 
     def _thin(self) -> None:
         width = len(self.names)
@@ -118,7 +119,7 @@ class MetricHistory:
         self._stride *= 2
 
     def _add_columns(self, names: Sequence[str]) -> None:
-        """Add columns, empty in all existing rows."""
+        """Add columns for new metrics, with empty values in all existing rows."""
         width, empty = len(self.names), array("d", [nan]) * len(names)
         wider = array("d")
         for row in range(len(self._at)):
@@ -127,7 +128,7 @@ class MetricHistory:
 
     @property
     def span(self) -> tuple[float, float]:
-        """First and last time of the stored samples."""
+        """Unix times of the first and the last stored sample."""
         return (self._at[0], self._at[-1]) if self._at else (0.0, 0.0)
 
     def maximum(self, name: str) -> float:
@@ -148,7 +149,7 @@ class MetricHistory:
 
 
 class Device(NamedTuple):
-    """A GPU, or a slice of one."""
+    """A GPU of a machine, or a MIG slice of a GPU."""
 
     id: str
     model: str
@@ -175,7 +176,7 @@ class MachineView:
     ahead: float = 0.0
 
     def is_fresh(self, now: float) -> bool:
-        """Check whether the newest sample is current."""
+        """Check whether the newest sample is recent enough to count as current."""
         return now - self.host.latest_at < FRESH_SECONDS
 
 
@@ -195,7 +196,7 @@ class MachineMetrics:
         found = self.nodes.get(node)
         if found is None:
             found = MachineView(MetricHistory(), [], [])
-            # a new dict, because other threads iterate over the old one
+            # Create a new dict, because other threads iterate over the old one.
             self.nodes = dict(sorted([*self.nodes.items(), (node, found)]))
         return found
 
@@ -207,12 +208,12 @@ class MachineMetrics:
         return list(found.values())
 
     def set_silence_reason(self, node: int, reason: str) -> None:
-        """Set the reason why no samples of a node arrive; "" if they arrive."""
+        """Set the reason why a node sends no samples; "" if it sends samples."""
         self.machine(node).why = sanitize_line(reason)
         self.version += 1
 
     def feed(self, node: int, data: bytes, ahead: float = 0.0) -> None:
-        """Add lines of samples, oldest first. Invalid lines are skipped.
+        """Add lines with samples of a node, oldest first. Skip invalid lines.
 
         Args:
             node: Index of the node.
@@ -248,26 +249,26 @@ class MachineMetrics:
     # -- all nodes -----------------------------------------------------------------------------------------
 
     def tracks(self) -> Iterator[tuple[int, int | None, MetricHistory]]:
-        """Yield node, GPU (or None) and history of everything that was measured."""
+        """Yield node, GPU (None for the machine itself) and history of each machine and GPU with samples."""
         for node, machine in self.nodes.items():
             yield node, None, machine.host
             yield from ((node, gpu, track) for gpu, track in enumerate(list(machine.gpus)))
 
     def latest(self, name: str) -> dict[tuple[int, int | None], float]:
-        """Return the newest value of a metric by node and GPU."""
+        """Return the newest value of a metric for each node and GPU that has one."""
         return {(node, gpu): track.latest[name] for node, gpu, track in self.tracks() if name in track.latest}
 
 
 def _parse_metrics(data: Any) -> dict[str, float]:
-    """Return the valid metrics of a sample."""
+    """Return the valid metrics of a sample, which may contain any JSON."""
     if not isinstance(data, dict):
         return {}
-    # The usual case. Five times as fast as checking each value of 256 GPUs.
+    # Usually all values are valid. Checking their sum is five times as fast as checking each value of 256 GPUs.
     if data.keys() <= _KNOWN and _NUMBERS.issuperset(map(type, data.values())):
         try:
             if isfinite(fsum(data.values())):
                 return dict(zip(data, map(float, data.values()), strict=True))
-        except OverflowError:  # a value or the sum is too large
+        except OverflowError:  # One of the values, or their sum, is too large for a float.
             pass
     found: dict[str, float] = {}
     for name, value in data.items():
@@ -281,11 +282,12 @@ def _parse_device(data: Any) -> Device:
     return Device(*(sanitize_line(str(known.get(name, "")))[:80] for name in ("id", "model")))
 
 
-STALE_SECONDS = 60.0  # seconds before a failure; older samples are not shown
-LATE_ERROR_SECONDS = 10.0  # seconds after a failure; errors in the kernel log until then are part of it
-HIGH_SHARE = 0.9  # share of used memory above which the usage is reported
-HOT_CELSIUS = 85.0  # °C
-# Frequent errors from https://docs.nvidia.com/deploy/xid-errors.
+STALE_SECONDS = 60.0  # maximum seconds between a sample and a failure for the sample to be shown with the failure
+# seconds after a failure in which GPU errors in the kernel log still count as part of the failure
+LATE_ERROR_SECONDS = 10.0
+HIGH_SHARE = 0.9  # share of used memory above which a failure's description mentions the memory
+HOT_CELSIUS = 85.0  # °C above which a failure's description mentions the temperature
+# Descriptions of frequent GPU errors, from https://docs.nvidia.com/deploy/xid-errors.
 XIDS = {
     13: "graphics engine exception", 31: "memory page fault", 43: "stopped by its program's error",
     45: "cleaned up after another error", 48: "ECC error of two bits", 61: "internal halt", 62: "internal halt",
@@ -302,7 +304,7 @@ def describe_xid(number: float) -> str:
 
 
 class FailureMetrics:
-    """Metrics of one node at a failure.
+    """Metrics of one node's machine shortly before a failure on the node.
 
     Args:
         node: Index of the node.
@@ -339,7 +341,7 @@ class FailureMetrics:
         return signs
 
     def describe(self) -> list[str]:
-        """Describe noteworthy values, worst first. Empty if nothing is unusual."""
+        """Return short texts about unusual values, worst first; empty if nothing is unusual."""
         bad = [text for number, figures in enumerate(self.gpus) for text in _describe_gpu(number, figures)]
         part = memory_share(self.host)
         memory = [f"memory {100 * part:.0f} % full"] if part > HIGH_SHARE else []
@@ -353,7 +355,7 @@ class FailureMetrics:
 
 
 def capture_failure_metrics(node: int, machine: MachineView | None, failed_at: float) -> FailureMetrics | None:
-    """Return a machine's newest metrics as the metrics before a failure. None if none are from about that time."""
+    """Return a machine's metrics before a failure, from its newest samples; None if none are from about that time."""
     if machine is None or not machine.host.latest or abs(failed_at - machine.host.latest_at) > STALE_SECONDS:
         return None
     return FailureMetrics(node, machine, failed_at)

@@ -25,7 +25,7 @@ _SCORE = re.compile(
 
 
 def classify_metric(name: str) -> Kind:
-    """Return the kind of a metric by its name: a loss, the time of a step, a rate, or ""."""
+    """Return the kind of a metric, guessed from its name: a loss, the time of a step, a rate, or ""."""
     lower = name.lower()
     if _LOSS.search(lower):
         return "loss"
@@ -43,7 +43,7 @@ def metric_direction(name: str) -> int:
 
 
 def metric_rank(name: str) -> tuple[bool, int]:
-    """Return the sort key of a metric by which runs can be ranked: losses, then errors, then scores."""
+    """Return a sort key by which metrics suit to rank runs: losses first, then errors, then scores."""
     return classify_metric(name) != "loss", metric_direction(name)
 
 
@@ -53,28 +53,30 @@ def main_metric(names: Iterable[str]) -> str:
 
 
 def run_value(by_rank: Mapping[int, float | None]) -> float | None:
-    """Return a run's value of a metric from the last value of each rank that logged it: the value of rank 0; if rank 0
-    did not log it, the median of all ranks. Lists, headers, comparisons and JSON all show this value.
+    """Return the value of a metric that lists, headers, comparisons and JSON show for a run.
+
+    This is the last value of rank 0; if rank 0 did not log the metric, the median of the last values of all ranks.
     """
     finite = [value for value in by_rank.values() if value is not None and isfinite(value)]
     return by_rank[0] if 0 in by_rank else median(finite) if finite else None
 
 
-# Name of a metric -> kind of progress, names of the total.
+# Name of a progress metric -> kind of the progress, and names of the metric with its total.
 TOTALS = {
     "step": (5, ("total", "total_steps", "max_steps", "num_steps")),
     "epoch": (4, ("epochs", "total_epochs", "max_epochs", "num_epochs")),
 }
 STEP_NAMES = ("step", "global_step", "iteration", "iter")
 TOTAL_NAMES = frozenset(name for _, names in TOTALS.values() for name in names)
-AXES = (*STEP_NAMES, "epoch")  # counters that can be the x axis, the preferred first
+AXES = (*STEP_NAMES, "epoch")  # counters that can be the x axis of a chart, the preferred ones first
 COUNTERS = frozenset({*AXES, *TOTAL_NAMES, "batch", "rank"})
-_SURE = 8  # values needed to recognize a metric as a counter
+_SURE = 8  # number of values that is needed to recognize a metric as a counter
 
 
 def is_counter(name: str, trace: Trace) -> bool:
-    """Check whether a metric is only a counter, whose curve is useless: by its name, or because it grows by a constant
-    whole number.
+    """Check whether a metric is only a counter, so that its curve is useless.
+
+    A counter has a typical name, or grows by a constant whole number.
     """
     if name.lower() in COUNTERS:
         return True
@@ -92,8 +94,9 @@ def is_counter(name: str, trace: Trace) -> bool:
 
 
 def sort_names(names: Sequence[str], trace_of: Callable[[str], Trace]) -> tuple[list[str], list[str]]:
-    """Return the names of the metrics worth a chart, losses first, and the names of counters. A metric that only grows
-    is charted if there is nothing else, but never a step or an epoch.
+    """Return the names of the metrics worth a chart, losses first, and the names of counters.
+
+    Metrics that only grow are charted if there are no others, but never steps or epochs.
     """
     named = [name for name in names if name.lower() in COUNTERS]
     others = [name for name in names if name not in named]

@@ -1,4 +1,4 @@
-"""Outliers among values, and bands (minimum, median, maximum) over metric series."""
+"""Detection of outliers among values, and bands (minimum, median, maximum) over several metric series."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from typing import NamedTuple, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 
-MAX_SCORE = 3.5  # modified z-score, as recommended by Iglewicz and Hoaglin
-MAX_MEAN_SCORE = 3.0  # score by mean deviation, used if most values are equal; one outlier of four scores 3.19
-MIN_VALUES = 4  # values required to call one of them an outlier
-MIN_DEVIATION = 0.05  # share of the median; smaller deviations are never outliers
-_OF_MEDIAN, _OF_MEAN = 0.6745, 0.7979  # factors that make both deviations comparable to a standard deviation
+MAX_SCORE = 3.5  # minimum modified z-score of an outlier, as recommended by Iglewicz and Hoaglin
+# minimum score by mean deviation, which is used if most values are equal; one outlier of four scores 3.19
+MAX_MEAN_SCORE = 3.0
+MIN_VALUES = 4  # minimum number of values for one of them to count as an outlier
+MIN_DEVIATION = 0.05  # share of the median by which an outlier must differ from the median
+_OF_MEDIAN, _OF_MEAN = 0.6745, 0.7979  # factors that make median and mean deviation comparable to a standard deviation
 
 
 class Trace(NamedTuple):
-    """One series: Unix times, oldest first, and values."""
+    """One metric series: Unix times, oldest first, and values."""
 
     at: array[float]
     values: array[float]
 
 
 class Band(NamedTuple):
-    """Minimum, median and maximum of several series at increasing times. Times at which no series has a value are
-    omitted.
+    """Minimum, median and maximum of several metric series at increasing times.
+
+    Times at which no series has a value are omitted.
     """
 
     at: list[float]
@@ -36,7 +38,7 @@ class Band(NamedTuple):
 
 
 def compute_band(lines: Sequence[Trace], columns: int) -> Band:
-    """Compute the minimum, median and maximum of all series in each of ``columns`` equal parts of their time.
+    """Return the minimum, median and maximum of all series in each of ``columns`` equal parts of their time.
 
     Minimum and maximum cover all values of a part. The median covers the last value of each series in the part. A
     series without values in a part, but with values before and after the part, counts with its previous value. The
@@ -48,17 +50,18 @@ def compute_band(lines: Sequence[Trace], columns: int) -> Band:
 
 
 def median(values: Iterable[float]) -> float:
-    """Return the median of at least one value. The ``statistics`` module is too slow to import."""
+    """Return the median of at least one value. Used because importing the ``statistics`` module takes too long."""
     ranked = sorted(values)
     half = len(ranked) // 2
     if len(ranked) % 2:
         return ranked[half]
     low, high = ranked[half - 1], ranked[half]
-    return min(max(low / 2 + high / 2, low), high)  # clamped, because halving the smallest numbers rounds them
+    # Limit the result to the values' range, because halving the smallest floats rounds them.
+    return min(max(low / 2 + high / 2, low), high)
 
 
 def mean_pauses(lines: Sequence[Trace]) -> list[float]:
-    """Return the mean seconds between values of each series. A series of one value gets their median."""
+    """Return the mean seconds between values of each series. A series of one value gets the median of the others."""
     known = [(line.at[-1] - line.at[0]) / (len(line.at) - 1) if len(line.at) > 1 else None for line in lines]
     several = [pause for pause in known if pause is not None]
     others = median(several) if several else inf
@@ -66,11 +69,12 @@ def mean_pauses(lines: Sequence[Trace]) -> list[float]:
 
 
 def find_outliers(values: Mapping[Key, float], apart: float = 0.0) -> list[Key]:
-    """Return the keys of outliers, farthest first, by the median absolute deviation. Non-finite values are outliers
-    unless all values are non-finite.
+    """Return the keys of values that are outliers by the median absolute deviation, farthest first.
 
-    If more than half of the values are equal, the median deviation is 0 and the mean deviation is used. Very similar
-    values have a tiny deviation, so a minimum distance from the median is required in addition.
+    Non-finite values are outliers unless all values are non-finite. If more than half of the values are equal, the
+    median
+    deviation is 0 and the mean deviation is used. Very similar values have a tiny deviation, so a minimum distance from
+    the median is required in addition.
 
     Args:
         values: Values by key.
@@ -81,7 +85,7 @@ def find_outliers(values: Mapping[Key, float], apart: float = 0.0) -> list[Key]:
     odd = [key for key in values if key not in finite] if finite else []
     if len(finite) < MIN_VALUES:
         return odd
-    # Scaled by the greatest value, so that no difference overflows.
+    # Divide all values by the greatest one, so that no difference overflows.
     unit = max(map(abs, finite.values())) or 1.0
     scaled = {key: value / unit for key, value in finite.items()}
     middle = median(scaled.values())
@@ -97,15 +101,15 @@ def find_outliers(values: Mapping[Key, float], apart: float = 0.0) -> list[Key]:
     return odd + sorted(found, key=lambda key: -away[key])
 
 
-LEAST_STEP = 2.0**-20  # seconds
+LEAST_STEP = 2.0**-20  # minimum seconds of a column
 
 
 class _ScanPosition(NamedTuple):
-    """Position in a series: all columns before ``column`` have been computed.
+    """Position in a metric series up to which the band was computed.
 
     Attributes:
-        column: Index of the column.
-        begin: First value after these columns.
+        column: Index of the first column that is not computed yet.
+        begin: First value after the computed columns.
         at: Time of the value before ``begin``.
         before: Value before ``begin``. None if it is not finite.
     """
@@ -135,22 +139,23 @@ class IncrementalBand:
         self._reset(0.0, 0.0, 0)
 
     def _reset(self, first: float, last: float, columns: int) -> None:
-        """Discard all computed columns."""
+        """Discard all computed columns, and divide a span of time into new columns."""
         step = (last - first) / max(1, columns)
         if not self._exact:
             fraction, power = frexp(max(step, LEAST_STEP))
-            step = 2.0 ** (power - (fraction == 0.5))  # round up to a power of two
+            step = 2.0 ** (power - (fraction == 0.5))  # Round the column's length up to a power of two.
         self._first, self._columns = first, columns
         self._ends = [first + step * (column + 1) for column in range(columns)]
         if self._exact and columns:
-            self._ends[-1] = last  # corrects a rounding error
+            self._ends[-1] = last  # Set the exact end, because adding up the columns causes a rounding error.
         self._lows, self._highs = [inf] * columns, [-inf] * columns
         self._middles = [array("d") for _ in range(columns)]
         self._own = [False] * columns
         self._reached: dict[int, _ScanPosition] = {}
         self._column_spans: list[_Span | None] = [None] * columns
         self._changed: set[int] = set()
-        self._provisional: dict[int, list[_Span]] = {}  # by column: spans of series that may still get values there
+        # column -> spans of series that may still get values in this column
+        self._provisional: dict[int, list[_Span]] = {}
 
     def update(self, lines: Mapping[int, Trace], columns: int) -> Band:
         """Return the band over all series, in at most ``columns`` parts of their time.
@@ -187,19 +192,20 @@ class IncrementalBand:
         return found
 
     def _can_extend(self, filled: Mapping[int, Trace], first: float, last: float, columns: int) -> bool:
-        """Check whether the earlier series only grew and the new values fit into the columns."""
+        """Check whether values were only appended since the last call, and all new values fit into the columns."""
         if columns != self._columns or first != self._first or last > self._ends[-1]:
             return False
         for rank, place in self._reached.items():
             line = filled.get(rank)
             if line is None or place.begin > len(line.at):
                 return False
-            if place.begin and line.at[place.begin - 1] != place.at:  # the series was thinned since the last call
+            if place.begin and line.at[place.begin - 1] != place.at:
+                # Values before the scan position were dropped, because the series was thinned since the last call.
                 return False
         return True
 
     def _add_values(self, rank: int, line: Trace) -> int:
-        """Add a series' values to all columns that the series has passed. Return the column of its last value."""
+        """Add a series' new values to all columns that the series has passed. Return the column of its last value."""
         at, values = line
         ends, newest = self._ends, at[-1]
         known = self._reached.get(rank)
@@ -225,8 +231,10 @@ class IncrementalBand:
         return column
 
     def _add_tail(self, line: Trace, place: _ScanPosition, column: int, late: float, many: int) -> bool:
-        """Add a series' values to its last column, and extend its last value for one pause. Return whether the series
-        has a finite value in that column.
+        """Add a series' values to its last column, and extend its last value for one pause.
+
+        Returns:
+            Whether the series has a finite value in that column.
         """
         span = _finite_span(line.values, place.begin, len(line.at))
         if span is None:
@@ -239,7 +247,7 @@ class IncrementalBand:
         return True
 
     def _add_lead(self, line: Trace, early: float) -> None:
-        """Extend a series' first value for one pause before it."""
+        """Extend the first value of a series to the columns within one average pause before it."""
         begins = bisect_left(self._ends, line.at[0])
         begin = bisect_left(self._ends, early, 0, begins)
         if begin < begins and (first := next(filter(isfinite, line.values), None)) is not None:
@@ -259,12 +267,12 @@ class IncrementalBand:
 
 
 def _finite_span(values: array[float], begin: int, stop: int) -> _Span | None:
-    """Return the span of the finite values in a range. None if there is none."""
+    """Return minimum, last and maximum of the finite values in a range of a series; None if there are none."""
     if stop == begin + 1:
         value = values[begin]
         return (value, value, value) if isfinite(value) else None
     piece = values[begin:stop]
     total = sum(piece)
-    if total - total != 0:  # a value or the sum is not finite
+    if total - total != 0:  # Some value, or the sum, is not finite. Drop non-finite values.
         piece = array("d", filter(isfinite, piece))
     return (min(piece), piece[-1], max(piece)) if piece else None

@@ -1,4 +1,4 @@
-"""State of pools and runs, updated by events, and the curves of their metrics.
+"""State of pools and runs for screens, updated by events, and the curves of their metrics.
 
 One thread, which runs the pools, writes views. Other threads may read them. Fields are replaced, never modified in
 part. Each change increases ``version``, so that screens repaint only new data.
@@ -39,18 +39,19 @@ if TYPE_CHECKING:
 
 
 PHASES: tuple[states.NodePhase, ...] = get_args(states.NodePhase)
-MAX_RUNS = 64  # runs of one pool in memory; the ledger contains all runs
-MAX_NODE_DETAILS = 40  # stored details of one node
+MAX_RUNS = 64  # number of runs of one pool in memory; the ledger contains all runs
+MAX_NODE_DETAILS = 40  # number of stored details of one node, such as lines of the installer
 NodeDetails = tuple[tuple[float, states.NodePhase, str], ...]
-MAX_FAILURE_METRICS = 16  # maximum number of a run's nodes whose metrics before a failure are stored
-FAILED = ("raised", "exited", "lost")  # outcomes of ranks that failed independently
-MAX_ATTEMPTS = 100  # ended attempts of one run in memory
-MAX_TASKS = 4096  # outcomes of one run in memory, always including failures
+MAX_FAILURE_METRICS = 16  # maximum number of nodes per run whose metrics before a failure are stored
+# kinds of outcomes of ranks that failed by themselves, not because another rank failed
+FAILED = ("raised", "exited", "lost")
+MAX_ATTEMPTS = 100  # maximum number of ended attempts of one run in memory
+MAX_TASKS = 4096  # maximum number of outcomes of one run in memory; failures are stored beyond it
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class NodeView(Value):
-    """A node. ``since`` and ``link_since`` are Unix times. ``link_up`` is None before the first connection.
+    """State of a node. ``since`` and ``link_since`` are Unix times. ``link_up`` is None before the first connection.
 
     ``notice``: kind of the preemption notice, or "". ``notice_at``: its Unix time. ``notice_ends_at``: Unix time of the
     preemption, if known. ``details``: the last details with their times and phases, including output of the installer.
@@ -72,13 +73,13 @@ class NodeView(Value):
 
     @property
     def is_preempted(self) -> bool:
-        """Whether the machine is about to be preempted."""
+        """Whether the node's machine is about to be preempted."""
         return self.notice not in ("", "rebalance")
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class TaskView(Value):
-    """One rank of a broadcast, or one task. ``state``: waiting, running, or the kind of the outcome.
+    """State of one rank of a broadcast, or of one task. ``state``: waiting, running, or the kind of the outcome.
 
     ``outcome`` and ``last_item`` are safe for terminals. ``raw_outcome`` and ``raw_last_item`` are the original values,
     for files and programs.
@@ -100,20 +101,20 @@ class TaskView(Value):
             self.set_outcome(self.outcome)
 
     def set_outcome(self, outcome: states.Outcome) -> None:
-        """Set the outcome."""
+        """Set the outcome of the task."""
         self.state, self.raw_outcome, self.outcome = outcome.kind, outcome, _safe_outcome(outcome)
         if outcome.items and outcome.last is not None:
             self.add_item(outcome.items - 1, outcome.last)
 
     def add_item(self, seq: int, item: states.Summary) -> None:
-        """Add the item number ``seq`` that the task yielded."""
+        """Add the item number ``seq`` that the task's generator yielded."""
         self.items = max(self.items, seq + 1)
         self.raw_last_item, self.last_item = item, _safe_summary(item)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class RunView(Value):
-    """A run. ``state``: running, done, failed, cancelled."""
+    """State of a run. ``state``: running, done, failed, cancelled."""
 
     id: str
     pool: str
@@ -126,15 +127,16 @@ class RunView(Value):
     tasks: dict[int, TaskView] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     root_cause: states.RootCause | None = None
-    # local path of each output file -> reason of a failed download, or ""
+    # local path of an output file -> reason if its download failed, or ""
     outputs: dict[str, str] = field(default_factory=dict)
-    nodes: tuple[int, ...] = ()  # nodes of the run, if it does not use all
-    # by node: metrics before the failure of one of its ranks
+    nodes: tuple[int, ...] = ()  # nodes of the run; empty if it uses all nodes
+    # node -> metrics of its machine before the failure of one of its ranks
     figures: dict[int, FailureMetrics] = field(default_factory=dict, compare=False)
-    job: str = ""  # job that contains the run as a step
-    more: bool = False  # whether another step follows
-    ended_attempts: tuple[events.AttemptEnded, ...] = ()  # failed attempts, oldest first
-    checkpoint_at: float | None = None  # Unix time at which the newest checkpoint with a complete copy was saved
+    job: str = ""  # id of the job that contains the run as a step, or ""
+    more: bool = False  # whether the job continues with another step
+    ended_attempts: tuple[events.AttemptEnded, ...] = ()  # ends of the run's failed attempts, oldest first
+    # Unix time at which the ranks saved the newest checkpoint that was copied completely
+    checkpoint_at: float | None = None
     version: int = 0
 
     def __post_init__(self) -> None:
@@ -143,7 +145,7 @@ class RunView(Value):
             self.set_end(self.state, self.ended_at, self.root_cause)
 
     def set_end(self, state: states.RunStatus, at: float | None, cause: states.RootCause | None) -> None:
-        """Set the end of the run."""
+        """Set the final state of the run and the time of its end."""
         self.state, self.ended_at = state, at
         if cause is not None:
             cause = replace(cause, type=sanitize_line(cause.type), message=sanitize_paragraph(cause.message))
@@ -162,7 +164,7 @@ class RunView(Value):
         return ended[-1].starts_at if self.state == "running" and not self.tasks and ended else None
 
     def add_ended_attempt(self, end: events.AttemptEnded) -> None:
-        """Add a failed attempt. If another one follows, remove the outcomes of the failed one."""
+        """Add a failed attempt. If another attempt follows, remove the outcomes of the failed attempt."""
         message, reason = sanitize_line(end.message), sanitize_line(end.reason)
         earlier = [each for each in self.ended_attempts if each.number != end.number]
         self.ended_attempts = (*earlier, replace(end, message=message, reason=reason))[-MAX_ATTEMPTS:]
@@ -173,7 +175,7 @@ class RunView(Value):
 
     @property
     def cause_metrics(self) -> FailureMetrics | None:
-        """Metrics of the root cause's machine before the failure."""
+        """Metrics of the machine with the root cause, shortly before the failure; None if there are none."""
         rank = None if self.root_cause is None else self.root_cause.rank
         node = next((task.node for task in list(self.tasks.values()) if task.rank == rank), -1)
         return self.figures.get(node)
@@ -194,10 +196,12 @@ class RunView(Value):
 
 @dataclass(slots=True, eq=False, repr=False)
 class PoolView(Value):
-    """A pool. ``state``: starting, connecting, up, degraded, stopping, gone, failed, unreachable, unfinished.
+    """State of a pool.
 
-    ``key`` is unique, ``name`` is not. ``ended_at``: Unix time of the verified end. ``hint``: a fix, if ``detail`` is
-    an error without one. ``start_error``: the reason why an ended pool did not start.
+    ``state``: starting, connecting, up, degraded, stopping, gone, failed, unreachable, unfinished. ``key`` is unique,
+    ``name`` is not. ``ended_at``: Unix time of the verified end. ``hint``: a fix, if ``detail`` is an error without
+    one.
+    ``start_error``: the reason why an ended pool did not start.
     """
 
     name: str
@@ -208,26 +212,27 @@ class PoolView(Value):
     spec: dict[str, Any] = field(default_factory=dict)
     nodes: list[NodeView] = field(default_factory=list)
     runs: dict[str, RunView] = field(default_factory=dict)
-    # by rank: phase before its function runs, and the Unix time at which this phase began
+    # rank -> phase of its process before its function runs, and the Unix time at which this phase began
     rank_phases: dict[int, tuple[str, float]] = field(default_factory=dict)
-    # ranks that handle SIGTERM themselves, for example to save a checkpoint -> Unix time when they are killed
+    # rank that handles SIGTERM itself, for example to save a checkpoint -> Unix time at which it is killed
     saving: dict[int, float] = field(default_factory=dict)
     logs: LogBuffers = field(default_factory=LogBuffers)
     metrics: MetricStore = field(default_factory=MetricStore)
-    # activity in logs and metrics
+    # times of the ranks' output and metrics, to detect silent ranks
     activity: PoolActivity = field(default_factory=PoolActivity, compare=False, repr=False)
-    machines: MachineMetrics | None = None  # None until machines are measured
+    machines: MachineMetrics | None = None  # metrics of the machines; None until the first sample
     price_hourly: float = 0.0
-    priced_at: float = 0.0  # Unix time from which the price applies
-    spent_before: float = 0.0  # US dollars at earlier prices
-    budget: float | None = None  # US dollars
+    priced_at: float = 0.0  # Unix time from which the hourly price applies
+    spent_before: float = 0.0  # US dollars spent at earlier prices
+    budget: float | None = None  # budget in US dollars
     budget_state: states.BudgetStatus = "within"
-    budget_ends_at: float | None = None  # Unix time of the teardown if the user does not answer
-    ends_at: float | None = None  # see events.LeaseNews
-    unfetched: dict[str, int] = field(default_factory=dict)  # run -> bytes of unfetched results
-    # in a replay: trial sheets by run
+    # Unix time at which the pool is torn down because its budget is used up, unless the user objects
+    budget_ends_at: float | None = None
+    ends_at: float | None = None  # Unix time at which the lease expires; see events.LeaseNews
+    unfetched: dict[str, int] = field(default_factory=dict)  # run -> size of its unfetched results in bytes
+    # run -> trial sheet of its sweep, in a replay
     sheets: dict[str, TrialSheet] = field(default_factory=dict, compare=False, repr=False)
-    waiting: tuple[events.QueuedRun, ...] = ()  # runs that wait for nodes, in order
+    waiting: tuple[events.QueuedRun, ...] = ()  # runs that wait for nodes, in the order in which they get nodes
     receipt: dict[str, Any] | None = None
     version: int = 0
     key: str = ""
@@ -243,7 +248,7 @@ class PoolView(Value):
 
     @property
     def changes(self) -> int:
-        """Number that changes with each event, line or metric."""
+        """Number that changes with each event, log line or metric of the pool."""
         return self.version + self.logs.version + self.metrics.version
 
     @property
@@ -276,9 +281,7 @@ class PoolView(Value):
 
     @property
     def only_run(self) -> str:
-        """The only active run, to which output without a run id is attributed; "" if several runs or none are
-        active.
-        """
+        """Id of the only active run, to which output without a run id is attributed; "" if there is not exactly one."""
         running = [run.id for run in self.runs.values() if run.state == "running"]
         return running[0] if len(running) == 1 else ""
 
@@ -289,8 +292,9 @@ class PoolView(Value):
         return tuple(sorted({task.node for task in run.tasks.values() if task.state == "running" and task.node >= 0}))
 
     def queued_runs(self) -> list[str]:
-        """Return the ids of active runs that have not begun: first those whose calls wait for ranks of other runs, then
-        those that wait for nodes.
+        """Return the ids of active runs that have not begun.
+
+        First those whose calls wait for ranks of other runs, then those that wait for nodes.
         """
         waiting = [each.run for each in self.waiting]
         held: set[int] = set()
@@ -310,7 +314,7 @@ class PoolView(Value):
         return [run for run in list(self.runs.values()) if run.state == "running" and run.id not in queued]
 
     def current_run(self, shown: str = "", known: Container[str] = ()) -> RunView | None:
-        """Return the run to show: the newest active run that has begun, or else the newest run.
+        """Return the run that a screen should show: the newest active run that has begun, or else the newest run.
 
         Args:
             shown: Id of the run on a screen. This run stays while it is active, and then until a later run begins.
@@ -329,9 +333,7 @@ class PoolView(Value):
 
     @property
     def needs_confirmation(self) -> bool:
-        """Whether a teardown needs a confirmation: the pool costs money, is running something or has unfetched
-        results.
-        """
+        """Whether a teardown needs a confirmation: the pool costs money, runs something or has unfetched results."""
         runs = self.runs.values()
         costs = self.price_hourly > 0 or self.has_unknown_price
         return costs or bool(self.unfetched) or any(run.state == "running" for run in runs)
@@ -343,11 +345,11 @@ class PoolView(Value):
 
     @property
     def is_over(self) -> bool:
-        """Whether no resources remain. A failed pool may still have resources."""
+        """Whether no resources of the pool remain. A failed pool may still have resources."""
         return self.state == "gone"
 
     def lease_left(self, now: float) -> float | None:
-        """Return the seconds until the pool ends itself. None if a run is active or no limit applies."""
+        """Return the seconds until the pool's lease expires; None if a run is active or no limit applies."""
         if self.ends_at is None or not self.is_live or any(run.state == "running" for run in self.runs.values()):
             return None
         return max(0.0, self.ends_at - now)
@@ -358,21 +360,19 @@ class PoolView(Value):
         return self.spent_before + self.price_hourly * max(0.0, until - self.priced_at) / 3600
 
     def planned_cost(self) -> float | None:
-        """Return the US dollars that the pool will have cost at the end of its time to live. None without a time to
-        live.
-        """
+        """Return the US dollars that the pool will have cost at the end of its time to live; None without one."""
         ttl = self.spec.get("options", {}).get("ttl")
         return None if ttl is None else self.spent(self.created_at + ttl)
 
 
-# Keys of results that identify a rank. Their mean says nothing.
+# Keys of results that identify a rank, so that a mean over ranks is meaningless.
 IDENTITIES = frozenset(
     ("rank", "global_rank", "local_rank", "node_rank", "group_rank", "node", "world_size", "process_index", "pid")
 )
 
 
 def aggregate(summaries: list[states.Summary | None]) -> dict[str, dict[str, float]] | None:
-    """Compute order-independent statistics of numeric results.
+    """Compute statistics of numeric results, which do not depend on the order of the ranks.
 
     If each rank returned a number, the result is a row named ``value``. If each rank returned a dictionary, the result
     is a row for each numeric key that every rank has, except keys that identify the rank. Other results have no
@@ -398,12 +398,12 @@ def aggregate(summaries: list[states.Summary | None]) -> dict[str, dict[str, flo
 
 
 def _is_number(value: object) -> bool:
-    # NaN and integers beyond the range of floats do not count as numbers.
+    # Ignore NaN and integers beyond the range of floats.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _statistics(column: list[float]) -> dict[str, float]:
-    # Dividing before adding, and hypot for the squares, avoid an overflow near the largest float.
+    # Divide before adding, and use hypot for the squares, to avoid an overflow near the largest float.
     n = len(column)
     mean = fsum(value / n for value in column)
     return {
@@ -417,7 +417,7 @@ def _statistics(column: list[float]) -> dict[str, float]:
 
 
 def apply(view: PoolView, event: events.Event) -> None:
-    """Apply an event to a pool's view."""
+    """Update a pool's view with an event."""
     _handler(type(event))(event, view)
     view.version += 1
 
@@ -427,7 +427,7 @@ def _apply(event: events.Event, view: PoolView) -> None:
     raise TypeError(f"unknown event {type(event).__name__}")
 
 
-# Cached, because there are thousands of task events.
+# Cache the function for each kind of event, because there are thousands of task events.
 _handler: Callable[[Any], Callable[[events.Event, PoolView], None]] = cache(_apply.dispatch)
 
 
@@ -456,7 +456,8 @@ def _(event: events.NodePhase, view: PoolView) -> None:
         node.phase, node.since = event.phase, event.at
     if event.phase == "gone":
         node.notice, node.notice_ends_at = "", None
-        first = event.node * view.ranks_per_node  # phases of this node's ranks are no longer reported
+        # Forget the phases of this node's ranks, because they are no longer reported.
+        first = event.node * view.ranks_per_node
         gone = range(first, first + view.ranks_per_node)
         view.rank_phases = {rank: phase for rank, phase in view.rank_phases.items() if rank not in gone}
         view.saving = {rank: until for rank, until in view.saving.items() if rank not in gone}
@@ -474,7 +475,7 @@ def _add_detail(details: NodeDetails, event: events.NodePhase) -> NodeDetails:
 
 
 def restore_node_details(view: PoolView, earlier: Iterable[events.NodePhase]) -> None:
-    """Add earlier details of the nodes to a view, and the times since which nodes are in their present phases."""
+    """Add earlier details of the nodes to a view, and the times at which nodes entered their present phases."""
     details: dict[int, NodeDetails] = {}
     phases: dict[int, tuple[states.NodePhase, float]] = {}
     for event in earlier:
@@ -519,7 +520,7 @@ def _(event: events.NodeLink, view: PoolView) -> None:
 
 @_apply.register(events.NodeSilence)
 def _(event: events.NodeSilence, view: PoolView) -> None:
-    """Ignore the testimonies: screens show them in notes and errors, and only the journal needs the numbers."""
+    """Ignore reports about a silent node: screens show notes and errors, and only the journal needs the numbers."""
 
 
 @_apply.register(events.RunOpened)
@@ -533,14 +534,14 @@ def _(event: events.RunOpened, view: PoolView) -> None:
         is_newest = newest is None or newest.opened_at <= event.at
         runs = view.runs | {event.run: run}
         if not is_newest:
-            # Agents report earlier runs to a new client in any order, so the runs are sorted.
+            # Sort the runs, because agents report earlier runs to a new client in any order.
             runs = dict(sorted(runs.items(), key=lambda each: each[1].opened_at))
         view.runs = runs
         _drop_oldest_runs(view, run, is_newest)
 
 
 def _drop_oldest_runs(view: PoolView, current: RunView, is_newest: bool = False) -> None:
-    """Drop the oldest runs, except active runs and the run that an event concerns.
+    """Drop the oldest runs from a view, except active runs and the run of an event.
 
     Args:
         view: The pool's view.
@@ -561,7 +562,8 @@ def _drop_oldest_runs(view: PoolView, current: RunView, is_newest: bool = False)
 def _(event: events.RunPlaced, view: PoolView) -> None:
     if run := view.runs.get(event.run):
         run.nodes = tuple(node for node in event.nodes if 0 <= node < len(view.nodes))
-        if run.kind == "broadcast" and view.nodes:  # an attempt may have fewer nodes than an earlier one
+        if run.kind == "broadcast" and view.nodes:
+            # The number of ranks changes, because an attempt may have fewer nodes than an earlier one.
             run.total = len(run.nodes or view.nodes) * view.ranks_per_node
         run.job, run.more = run.job or event.job, run.more or event.more
         run.version += 1
@@ -584,7 +586,7 @@ def _(event: events.RankPhase, view: PoolView) -> None:
 
 
 def _update_paused(view: PoolView, at: float) -> None:
-    """Update whether a rank is paused at a breakpoint."""
+    """Update whether any rank of the pool is paused at a breakpoint."""
     view.activity.set_paused(any(phase == "paused" for phase, _ in view.rank_phases.values()), at)
 
 
@@ -594,7 +596,8 @@ def _(event: events.RankBegan, view: PoolView) -> None:
         task = _task(run, event.index, event.rank, event.node)
         if task.outcome is None:
             task.state = "running"
-            if run.kind != "map" or task.began_at is None:  # in a map, a rank has many calls
+            if run.kind != "map" or task.began_at is None:
+                # In a map, a rank has many calls, and its first call is its start.
                 task.began_at = event.at
         run.version += 1
 
@@ -602,7 +605,7 @@ def _(event: events.RankBegan, view: PoolView) -> None:
 @_apply.register(events.ItemYielded)
 def _(event: events.ItemYielded, view: PoolView) -> None:
     if run := view.runs.get(event.run):
-        # Starts of quick calls are not reported, so an item may be the first report of a task.
+        # An item may be the first report of a task, because starts of quick calls are not reported.
         task = run.tasks.get(event.index) or _task(run, event.index, event.rank, view.node_of(event.rank))
         if task.outcome is None:
             task.state = "running"
@@ -618,7 +621,7 @@ def _(event: events.RankEnded, view: PoolView) -> None:
         out = event.outcome
         task = _task(run, out.index, out.rank, out.node)
         if out.kind == "lost" and not out.seconds and task.began_at is not None:
-            # No agent reported the duration, so the task counts as running until the loss.
+            # No agent reported the task's duration, so the task counts as running until its node was lost.
             out = replace(out, seconds=max(0.0, event.at - task.began_at))
         if task.outcome is not None:
             run.counts[task.outcome.kind] -= 1
@@ -691,7 +694,9 @@ def _task(run: RunView, index: int, rank: int, node: int) -> TaskView:
         task = TaskView(index, rank, node)
         if len(run.tasks) < 512:
             run.tasks = run.tasks | {index: task}
-        else:  # copying thousands of tasks for each new task is too slow; readers of large runs only use counts
+        else:
+            # Modify the large dict in place, because copying thousands of tasks for each new task is too slow. Screens
+            # of large runs read only counts.
             run.tasks[index] = task
     task.rank, task.node = rank, node
     return task
@@ -721,12 +726,12 @@ def _safe_summary(summary: states.Summary) -> states.Summary:
         return summary
     kind, text, json = sanitize_line(summary.type), sanitize_line(summary.text), sanitize_json(summary.json)
     if kind == summary.type and text == summary.text and json == summary.json:
-        return summary  # the usual case: the original and the safe value are the same object
+        return summary  # Usually the summary is safe for terminals, so return the same object.
     return replace(summary, type=kind, text=text, json=json)
 
 
 def build_curves(pool: PoolView, run: RunView | None = None, metrics: MetricStore | None = None) -> Curves:
-    """Return the metrics of a run's ranks, and of the machines during the run. Without a run: only of the machines.
+    """Return all metrics of a run's ranks, and of the machines during the run. Without a run: only of the machines.
 
     Args:
         pool: The pool.

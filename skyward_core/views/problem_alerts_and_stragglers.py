@@ -22,15 +22,18 @@ if TYPE_CHECKING:
     from skyward_core.views.rank_metrics_and_progress import SeriesDiagnostics
 
 KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
-REPEAT_SECONDS = 300.0  # seconds; a problem that returns within this time is not new
-MIN_LAG = 0.1  # share of the median; lagging ranks are worse by more than this
+REPEAT_SECONDS = 300.0  # seconds within which a problem that returns does not count as new
+MIN_LAG = 0.1  # share of the other ranks' median by which a rank must be worse to lag
 
 
 class LagTracker:
-    """Start times of lagging ranks in one run. A stretch is a group of successive values; each is evaluated once."""
+    """Tracker of the times at which ranks of one run began to lag.
+
+    A stretch is a group of successive values of a metric. Each stretch is evaluated once.
+    """
 
     def __init__(self) -> None:
-        # By name and rank: start of the last evaluated stretch, start of the lag, start of the last lagging stretch.
+        # (metric, rank) -> start of the last evaluated stretch, start of the lag, start of the last lagging stretch
         self._weighed: dict[tuple[str, int], tuple[float, float, float]] = {}
 
     def lag_start(self, name: str, rank: int, diagnostics: Mapping[int, SeriesDiagnostics]) -> float:
@@ -57,7 +60,7 @@ class LagTracker:
 
 
 def find_alerts(pool: PoolView, run: RunView, now: float, lags: LagTracker | None = None) -> list[Alert]:
-    """Return all problems of a run, worst first. For an ended run, only non-finite metrics.
+    """Return all problems of a run, worst first. For an ended run, return only problems of non-finite metrics.
 
     Args:
         pool: The pool.
@@ -98,7 +101,7 @@ def _plateau_alerts(pool: PoolView, run: RunView) -> Iterator[Alert]:
 
 
 def _restart_alerts(run: RunView) -> Iterator[Alert]:
-    """Yield an alert if the budget of the last restart is nearly used up."""
+    """Yield an alert if a run has nearly used up the restarts that its last failure's cause allows."""
     last = run.ended_attempts[-1] if run.ended_attempts else None
     if last is not None and last.restarts and last.left is not None and last.left <= 1:
         words = "the last restart" if last.left == 0 else "one restart left"
@@ -110,14 +113,14 @@ def _stall_alerts(pool: PoolView, run: RunView, now: float) -> Iterator[Alert]:
         if task.state != "running" or task.began_at is None:
             continue
         if task.node < len(pool.nodes) and pool.nodes[task.node].link_up is False:
-            continue  # silence means nothing while the link is down
+            continue  # Ignore the silence of ranks while the connection to their node is lost.
         quiet = pool.activity.unusual_silence(run.id, task.rank, task.began_at, now)
         if quiet is not None:
             yield Alert("stall", task.rank, None, None, "", now - quiet, "no output for longer than usual")
 
 
 def _straggler_alerts(pool: PoolView, run: RunView, lags: LagTracker) -> Iterator[Alert]:
-    """Yield ranks whose recent pace is far worse than all others'."""
+    """Yield an alert for each rank whose recent pace is far worse than that of all others."""
     paces: dict[str, dict[int, float]] = {}
     series: dict[str, dict[int, SeriesDiagnostics]] = {}
     for rank, name, diagnostics in pool.metrics.diagnostics(run.id):
@@ -145,7 +148,7 @@ def _machine_alerts(metrics: MachineMetrics, began: float, now: float) -> Iterat
         if not machine.is_fresh(now):
             continue
         for gpu, track in [(None, machine.host), *enumerate(list(machine.gpus))]:
-            # Errors from before the run are ignored: the driver reports an error forever, even if it was fixed.
+            # Ignore GPU errors from before the run: the driver reports an error forever, even after it was fixed.
             xid_since = track.xid_at if track.xid and track.xid_at >= began else None
             if (since := min(filter(None, (track.lost_since, xid_since)), default=None)) is not None:
                 reasons = [describe_xid(track.xid)] if xid_since is not None else []
@@ -167,7 +170,7 @@ def alerts_cache_key(pool: PoolView, run: RunView, now: float) -> tuple[object, 
 
 
 class AlertWatch:
-    """Repeated checks of one run that distinguish new problems from persisting ones.
+    """Watch over one run that checks it repeatedly, and distinguishes new problems from persisting ones.
 
     A problem that returns within ``REPEAT_SECONDS`` is not new.
     """
@@ -175,10 +178,11 @@ class AlertWatch:
     def __init__(self) -> None:
         self._run = ""
         self._lags = LagTracker()
-        self._lasting: dict[tuple[object, ...], tuple[float, float]] = {}  # first and last time of each problem
+        # problem -> first and last time at which it was found
+        self._lasting: dict[tuple[object, ...], tuple[float, float]] = {}
 
     def check(self, pool: PoolView, run: RunView, now: float) -> tuple[list[Alert], list[Alert]]:
-        """Return all problems, worst first, and the new ones among them."""
+        """Check the run. Return all its problems, worst first, and those that are new since the last check."""
         if run.id != self._run:
             self._run, self._lasting, self._lags = run.id, {}, LagTracker()
         found, new = [], []
@@ -187,7 +191,8 @@ class AlertWatch:
             if now - seen >= REPEAT_SECONDS:
                 since = alert.since
                 new.append(alert)
-            # A straggler's start is exact, because it depends on the metrics' own times only.
+            # Use a straggler's start time as it is: it depends only on the times of the metrics, not on the time of the
+            # check.
             since = alert.since if alert.kind == "straggler" else min(since, alert.since)
             self._lasting[alert.key] = since, now
             found.append(Alert(alert.kind, alert.rank, alert.node, alert.gpu, alert.name, since, alert.words))

@@ -1,4 +1,4 @@
-"""Metric series that ranks log, incremental diagnostics of each series, and the progress of ranks."""
+"""Metric series that ranks log, checks of each series with each new value, and the progress of ranks."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from skyward_core.views.log_buffers_and_rank_activity import PoolActivity
 from skyward_core.views.metric_kinds_and_order import STEP_NAMES, TOTALS, Kind, classify_metric, run_value, sort_names
 from skyward_core.views.outliers_and_bands import Trace, find_outliers, median
 
-RECOVERY_COUNT = 20  # finite values after which an earlier non-finite value is no longer reported
-BLOCK_SIZE = 50  # values per median
-PLATEAU_BLOCKS = 4  # successive medians without improvement after which a loss is on a plateau
-PLATEAU_SECONDS = 300.0  # minimum seconds of a plateau, because some ranks log many times per second
-MIN_FALL = 0.01  # a metric counts as a training loss if it fell by this share of its first median
-MIN_IMPROVEMENT = 0.001  # a new minimum counts as an improvement if it adds this share of the total fall
-PACE_SIZE = 8  # values per median, so that a single slow step has no effect
-MAX_PACES = 256  # stored paces; beyond that, neighboring paces are merged in pairs
+RECOVERY_COUNT = 20  # number of finite values after which an earlier non-finite value is no longer reported
+BLOCK_SIZE = 50  # number of successive values of a loss whose median is compared to detect a plateau
+PLATEAU_BLOCKS = 4  # number of successive medians without improvement after which a loss is on a plateau
+# minimum seconds without improvement for a plateau, because some ranks log many times per second
+PLATEAU_SECONDS = 300.0
+MIN_FALL = 0.01  # share of its first median by which a metric must have fallen to count as a training loss
+MIN_IMPROVEMENT = 0.001  # share of the total fall by which a new minimum must be lower to count as an improvement
+PACE_SIZE = 8  # number of values whose median is a rank's pace, so that a single slow step has no effect
+MAX_PACES = 256  # maximum number of stored paces per rank; beyond it, neighboring paces are merged in pairs
 
 
 class SeriesDiagnostics:
-    """Incremental diagnostics of one metric of one rank in one run.
+    """Checks of one metric of one rank in one run, updated with each value: non-finite values, plateaus, pace.
 
     Attributes:
         bad_at: Unix time of the first non-finite value that is still reported. None if there is none.
@@ -59,12 +60,12 @@ class SeriesDiagnostics:
         self._recent: deque[float] = deque(maxlen=PACE_SIZE)
         self.paces: tuple[tuple[float, float], ...] = ()
         self.next_at: float | None = None
-        self._each = PACE_SIZE  # values per stretch
+        self._each = PACE_SIZE  # number of values whose median is one pace; doubled whenever paces are merged
 
     def add(self, at: float, value: float, step: float | None) -> None:
-        """Add the next value."""
+        """Check the next value of the series."""
         self.seen += 1
-        if value - value != 0:  # not finite
+        if value - value != 0:  # The difference is NaN for NaN and infinities.
             if self.bad_at is None:
                 self.bad, self.bad_step, self.bad_place = value, step, self.seen - 1
                 self.bad_at = at
@@ -110,33 +111,34 @@ class SeriesDiagnostics:
             self.rests_since = self._best_at
 
     def recent_median(self) -> float | None:
-        """Return the median of the last finite values. None if there are too few values for a reliable median."""
+        """Return the median of the latest finite values; None if there are too few values for a reliable median."""
         recent = list(self._recent)
         return median(recent) if len(recent) >= PACE_SIZE else None
 
     def is_all_beyond(self, value: float) -> bool:
-        """Check whether the last finite values are all above or all below a value."""
+        """Check whether the latest finite values are all above, or all below, a value."""
         recent = list(self._recent)
         return bool(recent) and (min(recent) > value or max(recent) < value)
 
     @property
     def non_finite_label(self) -> str:
-        """Non-finite value as text: ``NaN``, ``inf`` or ``-inf``."""
+        """First reported non-finite value as text: ``NaN``, ``inf`` or ``-inf``."""
         return "NaN" if self.bad != self.bad else str(self.bad)
 
 
-MAX_POINTS = 512  # points per series; a full series drops every other point
-MAX_NAMES = 64  # metrics per rank and run
-MAX_RUNS = 64  # runs per pool
-MAX_TIME = 1 << 40  # seconds since 1970; later times are invalid
+MAX_POINTS = 512  # maximum points per metric series; of a full series, every other point is dropped
+MAX_NAMES = 64  # maximum number of metrics per rank and run
+MAX_RUNS = 64  # number of runs per pool whose metrics are in memory
+MAX_TIME = 1 << 40  # largest valid Unix time in seconds
 MAX_VALUE = 1e308
-MAX_LINE_BYTES = 1 << 16  # bytes of an unfinished line; longer than any line that a rank writes
-REQUIRED_VALUES = 3  # consistent values before a progress is shown
-MAX_PROGRESS_VALUES = 64  # stored values of one progress
-RATE_VALUES = 24  # latest values from which the rate is computed
-MAX_PROGRESSES = 8  # observed progresses of one rank; each has its own kind and total
-MIN_STALE_SECONDS = 10.0  # minimum seconds without progress after which the time left is unknown
-STALE_INTERVALS = 3.0  # the same limit in usual intervals between two values; the longer limit counts
+# maximum bytes of an unfinished line of a metrics file; longer than any line that a rank writes
+MAX_LINE_BYTES = 1 << 16
+REQUIRED_VALUES = 3  # number of consistent values after which a rank's progress is shown
+MAX_PROGRESS_VALUES = 64  # maximum number of stored values per progress of a rank
+RATE_VALUES = 24  # number of latest values from which a rank's rate of progress is computed
+MAX_PROGRESSES = 8  # maximum number of different progresses (kind and total) that are observed per rank
+MIN_STALE_SECONDS = 10.0  # minimum seconds without progress after which the time left counts as unknown
+STALE_INTERVALS = 3.0  # minimum number of usual intervals without progress after which the time left counts as unknown
 EPOCH_KINDS = (2, 4)  # kinds of progress whose unit is not a step; see `printed_metrics_and_library_hooks`
 
 
@@ -176,12 +178,13 @@ class Series:
                 self.line = Trace(self.line.at[::2], self.line.values[::2])
                 self._stride *= 2
             self.line.values.append(value)
-            self.line.at.append(at)  # last, because concurrent readers rely on the number of times
+            # Append the time last, because concurrent readers take the number of points from it.
+            self.line.at.append(at)
         self._seen += 1
 
 
 class Progress(NamedTuple):
-    """Progress of a rank.
+    """Progress of a rank in its run.
 
     Attributes:
         value, total: Completed part and whole, in the same unit.
@@ -204,26 +207,30 @@ class Progress(NamedTuple):
         return self.value / self.total
 
     def seconds_left(self, now: float) -> float | None:
-        """Return the time left; None if it is unknown, for example because no progress was made for long."""
+        """Return the estimated seconds until the run is complete; None if unknown, for example after a long pause."""
         if not self.rate or now - self.at > max(MIN_STALE_SECONDS, STALE_INTERVALS * self.interval):
             return None
         return max(0.0, (self.total - self.value) / self.rate - max(0.0, now - self.at))
 
 
 class ProgressTracker:
-    """Progress of one rank, from values that it logs and prints. Values count once three of them are consistent: of the
-    same kind and total, and increasing. A bar that begins again in one process belongs to an epoch, not to the run.
+    """Progress of one rank, computed from values that it logs and prints.
+
+    Values count once three of them are consistent: of the same kind and total, and increasing. A progress bar that
+    begins
+    again in one process belongs to an epoch, not to the run.
     """
 
     __slots__ = ("_found", "_repeated", "_source")
 
     def __init__(self) -> None:
-        self._repeated: set[float] = set()  # totals of bars that began again
+        self._repeated: set[float] = set()  # totals of progress bars that began again, so that they belong to an epoch
         self._source = ""
-        self._found: dict[tuple[int, float], list[tuple[float, float]]] = {}  # kind and total -> times and values
+        # (kind, total) of a progress -> its times and values
+        self._found: dict[tuple[int, float], list[tuple[float, float]]] = {}
 
     def add(self, at: float, done: object, source: str = "") -> None:
-        """Add a value with its total and kind. Invalid ones are ignored: ranks may send anything.
+        """Add a progress value with its total and kind. Ignore invalid data, because ranks may send anything.
 
         Args:
             source: File of the process that gave the value.
@@ -238,18 +245,21 @@ class ProgressTracker:
             self._repeated = {*list(self._repeated)[1 - MAX_PROGRESSES :], total}
         self._source = source
         if seen and (value < seen[-1][1] or at < seen[-1][0]):
-            seen = []  # the progress began again
+            seen = []  # A smaller value, or an earlier time, means that the progress began again.
         if not seen or value > seen[-1][1]:
             seen.append((at, value))
         if len(seen) > MAX_PROGRESS_VALUES:
             del seen[1 : len(seen) // 2]
-        self._found[kind, total] = seen  # a new list, because screens read the old one
+        self._found[kind, total] = seen  # Store a new list, because screens read the old one.
         if len(self._found) > MAX_PROGRESSES:
             del self._found[min(self._found, key=lambda key: self._found[key][-1][0])]
 
     @property
     def current(self) -> Progress | None:
-        """The progress of the highest kind. Among bars: the oldest unfinished bar, because bars inside it are newer."""
+        """The rank's progress: that of the highest kind (epochs, then steps, then bars).
+
+        Among bars, this is the oldest unfinished bar, because bars inside it are newer.
+        """
         found = [(key, seen) for key, seen in list(self._found.items()) if len(seen) >= REQUIRED_VALUES]
         found = [(key, seen) for key, seen in found if key[0] or key[1] not in self._repeated]
         if not found:
@@ -280,14 +290,14 @@ class MetricStore:
     def __init__(self, most: int | None = MAX_POINTS) -> None:
         self._most = most
         self.version = 0
-        self.activity = PoolActivity()  # is notified of all values
+        self.activity = PoolActivity()  # receives the times of all values, to detect silent ranks
         self._runs: dict[str, dict[int, dict[str, Series]]] = {}
         self._yielded: dict[tuple[str, int], int] = {}
         self._progress: dict[str, dict[int, ProgressTracker]] = {}
-        self._partial_lines: dict[str, bytes] = {}  # unfinished last line of each file
+        self._partial_lines: dict[str, bytes] = {}  # metrics file -> its unfinished last line
 
     def feed(self, name: str, rank: int, data: bytes) -> None:
-        """Process bytes of a metrics file. Invalid lines, such as truncated ones, are skipped.
+        """Add the metrics in bytes of a metrics file. Skip invalid lines, such as truncated ones.
 
         Args:
             name: Name of the file. Each file has its own unfinished line.
@@ -319,7 +329,7 @@ class MetricStore:
         origin: str = "",
         done: object = None,
     ) -> None:
-        """Add metrics of a rank. Values that are not numbers are ignored.
+        """Add metrics of a rank. Ignore values that are not numbers.
 
         Args:
             run: Id of the run.
@@ -371,20 +381,20 @@ class MetricStore:
         return METRIC_ORIGINS.get(next(found, ""), "")
 
     def progress_by_rank(self, run: str) -> dict[int, Progress]:
-        """Return the progress of each rank whose progress is reliable."""
+        """Return rank -> progress, without ranks whose progress is not reliable."""
         found = {rank: tracker.current for rank, tracker in sorted(self._progress.get(run, {}).items())}
         return {rank: progress for rank, progress in found.items() if progress is not None}
 
     def progress(self, run: str) -> Progress | None:
-        """Return the progress of the rank that is behind all others; None if no rank's progress is reliable."""
+        """Return the progress of the slowest rank; None if no rank's progress is reliable."""
         return min(self.progress_by_rank(run).values(), key=lambda found: found.fraction, default=None)
 
     def latest(self, run: str, rank: int) -> dict[str, float]:
-        """Return the newest value of each metric of a rank, in order of appearance."""
+        """Return the newest value of each metric of a rank, in the order in which the metrics were first logged."""
         return {name: one.latest for name, one in list(self._series_by_name(run, rank).items())}
 
     def latest_since(self, run: str, rank: int, at: float) -> dict[str, float]:
-        """Return the newest values of a rank that are not older than a Unix time."""
+        """Return the newest values of a rank's metrics, without values from before a Unix time."""
         found = list(self._series_by_name(run, rank).items())
         return {name: one.latest for name, one in found if one.latest_at >= at}
 
@@ -481,7 +491,7 @@ class MetricStore:
             yield from ((rank, name, series.diagnostics) for name, series in list(names.items()))
 
     def names(self, run: str) -> list[str]:
-        """Return the names of all metrics of a run in order of appearance, lowest rank first."""
+        """Return the names of all metrics of a run in the order in which they were first logged, lowest rank first."""
         return list(dict.fromkeys(name for rank in self.ranks(run) for name in list(self._series_by_name(run, rank))))
 
     def sorted_names(self, run: str) -> tuple[list[str], list[str]]:
@@ -501,7 +511,7 @@ def _priority(origin: str) -> int:
 
 
 def _logged_progress(numbers: Mapping[str, float]) -> tuple[float, float, int] | None:
-    """Return the progress in metrics such as ``step=5, total=100``."""
+    """Return the progress that a rank logged as metrics, such as ``step=5, total=100``; None if there is none."""
     for name, (kind, totals) in TOTALS.items():
         if name in numbers:
             for total in totals:
@@ -517,7 +527,7 @@ def _copy(line: Trace) -> Trace:
 
 def _is_number(value: object) -> bool:
     if isinstance(value, int) and not isinstance(value, bool):
-        return -MAX_VALUE < value < MAX_VALUE  # integers may exceed the range of floats
+        return -MAX_VALUE < value < MAX_VALUE  # Integers may exceed the range of floats.
     return isinstance(value, float)
 
 

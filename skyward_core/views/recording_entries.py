@@ -1,4 +1,4 @@
-"""Entries of recordings: encoding and validated decoding of events, logs and metrics.
+"""Entries of recordings: encoding, and decoding with validation, of events, logs and metrics.
 
 An entry has its Unix time in seconds under "at" and its kind under "k". Recordings may come from strangers: invalid
 entries are skipped, and the views make their text safe for terminals.
@@ -20,19 +20,19 @@ from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, apply
 from skyward_core.views.sweep_argument_combinations import TrialSheet
 
-TEXT = 1 << 20  # characters of a text
+TEXT = 1 << 20  # maximum characters of a text in a recording
 NODES = 4096
-RANKS = 4096  # ranks of a pool
-LATEST = 1 << 36  # seconds since 1970, within the range of calendar functions
+RANKS = 4096  # maximum number of ranks of a recorded pool
+LATEST = 1 << 36  # largest valid Unix time in seconds, within the range of calendar functions
 _PLACES = ("rank", "node", "index")
 
 
 class MisfitError(ValueError):
-    """A value does not match the type of its field."""
+    """Error: a recorded value does not match the type of its field."""
 
 
 def parse_event(data: Any) -> events.Event | None:
-    """Decode an event from the output of ``events.to_json``. None if the data is invalid or of an unknown kind."""
+    """Decode an event that ``events.to_json`` encoded. Return None if the data is invalid or of an unknown kind."""
     kind: Any = (
         events.Event.kinds.get(data["event"]) if isinstance(data, dict) and type(data.get("event")) is str else None
     )
@@ -56,13 +56,13 @@ def parse_event(data: Any) -> events.Event | None:
 
 
 def parse_attempt_ends(pool: str, run: str, rows: Iterable[Mapping[str, Any]]) -> list[events.AttemptEnded]:
-    """Decode the ends of a run's attempts from the ledger. Invalid ones are skipped."""
+    """Decode the ends of a run's attempts from the run's ledger row. Skip invalid ones."""
     found = (parse_event({**row, "event": "AttemptEnded", "pool": pool, "run": run}) for row in rows)
     return [each for each in found if isinstance(each, events.AttemptEnded)]
 
 
 def _is_spec(spec: Mapping[str, Any]) -> bool:
-    """Check the values of a specification that views and screens use."""
+    """Check the values of a pool's recorded specification that views and screens use."""
     worker, options = spec.get("worker", {}), spec.get("options", {})
     if not (is_plain(spec) and isinstance(worker, dict) and isinstance(options, dict)):
         return False
@@ -84,7 +84,7 @@ def _split_hint(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _parse(hint: Any, value: Any) -> Any:
-    """Convert a value to the type of its hint.
+    """Convert a recorded value to the type that a type hint names.
 
     Raises:
         MisfitError: If the value does not match.
@@ -95,7 +95,7 @@ def _parse(hint: Any, value: Any) -> Any:
                 return value
         elif hasattr(hint, "__dataclass_fields__"):
             return _parse_object(hint, value)
-        elif type(value) is hint:  # also for None
+        elif type(value) is hint:  # accepts None, too, because the hint is then the type of None
             return value
         raise MisfitError(f"{value!r:.80} is not a {hint}")
     if hint is Any:
@@ -129,7 +129,7 @@ def _parse_object(kind: Any, value: Any) -> Any:
         raise MisfitError(f"{value!r:.80} is not a {kind.__name__}")
     if not value.keys() >= required:
         raise MisfitError(f"{kind.__name__} lacks {', '.join(sorted(required - value.keys()))}")
-    # Unknown fields of newer releases are ignored.
+    # Ignore unknown fields, which newer releases may add.
     known = [(*parsed_fields[key], each) for key, each in value.items() if key in parsed_fields]
     return kind(**{name: _parse(hint, each) for name, hint, each in known})
 
@@ -149,48 +149,48 @@ MAX_CLOCK_DIFFERENCE = 1e7  # maximum seconds by which the clocks of client and 
 
 
 def event_entry(event: events.Event) -> Entry:
-    """Encode an event."""
+    """Encode an event as an entry."""
     return {"at": event.at, "k": "event", "event": events.to_json(event)}
 
 
 def log_entry(at: float, stem: str, stream: str, run: str, data: bytes) -> Entry:
-    """Encode a worker's output. ``stem`` is the name of its files without the ending."""
+    """Encode a worker's output as an entry. ``stem`` is the name of the worker's log files without the ending."""
     return {"at": at, "k": "log", "of": stem, "stream": stream, "run": run, "text": _to_text(data)}
 
 
 def metrics_entry(at: float, name: str, data: bytes) -> Entry:
-    """Encode whole lines of a rank's metrics file."""
+    """Encode whole lines of a rank's metrics file as an entry."""
     return {"at": at, "k": "numbers", "of": name, "text": _to_text(data)}
 
 
 def machine_entry(at: float, node: int, data: bytes, ahead: float) -> Entry:
-    """Encode samples of a node's machine; see ``machine_metrics.MachineMetrics.feed``."""
+    """Encode samples of a node's machine as an entry; see ``machine_metrics.MachineMetrics.feed``."""
     return {"at": at, "k": "figures", "node": node, "ahead": ahead, "text": _to_text(data)}
 
 
 def silence_entry(at: float, node: int, reason: str) -> Entry:
-    """Encode the reason why a node's machine is not measured; "" if measuring works again."""
+    """Encode the reason why a node sends no machine metrics as an entry; "" if it sends them again."""
     return {"at": at, "k": "silence", "node": node, "why": reason}
 
 
 def cpu_time_entry(at: float, spent: Mapping[int, float]) -> Entry:
-    """Encode the CPU time of ranks in seconds."""
+    """Encode the CPU time of ranks, in seconds, as an entry."""
     return {"at": at, "k": "work", "spent": {str(rank): seconds for rank, seconds in spent.items()}}
 
 
 def sheet_entry(at: float, run: str, sheet: TrialSheet) -> Entry:
-    """Encode the trial sheet of a sweep, with its run. For a sweep by gangs, this is the first run of the sweep."""
+    """Encode the trial sheet of a sweep, with its run (in a sweep by gangs, its first run), as an entry."""
     return {"at": at, "k": "sheet", "run": run, "sheet": sheet.to_json()}
 
 
 def entry_time(entry: Entry) -> float | None:
-    """Return the Unix time of an entry. None if it is missing or invalid."""
+    """Return the Unix time of an entry; None if it is missing or invalid."""
     at: Any = entry.get("at")
     return at if is_number(at) and 0 <= at < LATEST else None
 
 
 def apply_entry(view: PoolView, entry: Entry) -> bool:
-    """Apply an entry to a view. Returns whether the entry was valid."""
+    """Update a pool's view with an entry of a recording. Return whether the entry was valid."""
     at, kind = entry_time(entry), entry.get("k")
     apply_kind = _APPLIERS.get(kind) if isinstance(kind, str) else None
     if at is None or apply_kind is None:
@@ -282,5 +282,5 @@ def _to_text(data: bytes) -> str:
 def _to_bytes(text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # isolated surrogates that represent no bytes
+    except UnicodeEncodeError:  # Some surrogate does not represent a byte. Replace it.
         return text.encode("utf-8", "replace")

@@ -1,4 +1,7 @@
-"""Comparison of results: values on which few ranks disagree with the majority, and differences between two results."""
+"""Comparison of results: between the ranks of a run, and between two results.
+
+Finds values on which few ranks disagree with the majority, and the differences between two results.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from typing import Any, NamedTuple
 from skyward_core.model.outcomes_states_and_alerts import Summary
 from skyward_core.views.pool_view import RunView
 
-MIN_RANKS = 3  # ranks required to call one of them different
-MAX_DIFFERENCES = 1000  # reported differences
-MAX_DISAGREEMENTS = 20  # reported disagreements
+MIN_RANKS = 3  # minimum number of ranks for one of them to be reported as different
+MAX_DIFFERENCES = 1000  # maximum number of reported differences between two results
+MAX_DISAGREEMENTS = 20  # maximum number of reported disagreements between ranks
 _MISSING = "(none)"
 _NO_VALUE = object()
 
 
 class Disagreement(NamedTuple):
-    """A value on which most ranks agree.
+    """A value of the results on which most ranks agree, and the ranks that disagree.
 
     Attributes:
         name: Key of the results; "value" if they are not dictionaries.
@@ -47,7 +50,7 @@ class Difference(NamedTuple):
 
 
 def find_disagreements(run: RunView) -> list[Disagreement]:
-    """Return numbers and arrays on which more than half of a broadcast's ranks agree, while other ranks differ.
+    """Return the numbers and arrays in results on which most ranks of a broadcast agree, while other ranks differ.
 
     Ranks may return different values on purpose, so values without a majority are ignored. Strings, flags and None are
     also ignored: a host name, for example, differs without being an error.
@@ -83,7 +86,7 @@ class _ValueText(str):
 
 
 def _comparison_key(value: Any) -> str:
-    """Return a text that is equal for equal values; "" for values that are not compared."""
+    """Return a text by which values are compared: equal for equal values, and "" for values that are not compared."""
     if value is _NO_VALUE:
         return _MISSING
     if isinstance(value, _ValueText):
@@ -136,7 +139,7 @@ def _summary_value(summary: Summary | None) -> Any:
 
 
 def _compare_values(at: str, left: Any, right: Any) -> Iterator[Difference | None]:
-    """Yield a difference, or None if equal, for each leaf."""
+    """Yield for each number, text or other leaf of two JSON values their difference; None if they are equal."""
     if isinstance(left, dict) and isinstance(right, dict) and (left or right):
         for name in dict.fromkeys([*left, *right]):
             place = f"{at}.{name}" if at else name

@@ -1,4 +1,4 @@
-"""Grouping of equal stacks, detection of collectives, and profiles."""
+"""Grouping of ranks with equal stacks, detection of collectives in stacks, and profiles."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from skyward_core.model.thread_stacks import RankStack, StackFrame, Stacks, Thre
 from skyward_core.util import terminal_safe_text
 from skyward_core.util.terminal_safe_text import sanitize_line
 
-MAX_SHOWN = 3  # groups that are listed on one line
+MAX_SHOWN = 3  # maximum number of groups of ranks listed on one line
 
-# Collectives: end of the file's path, library, and function names; an empty set means all functions.
+# How collectives are recognized in stacks: end of the file's path, library, and names of functions (empty for all).
 _JAX = "assert_equal broadcast_one_to_all process_allgather reached_preemption_sync_point sync_global_devices"
 _C10D = "torch/distributed/distributed_c10d.py"
 _DDP = "torch/nn/parallel/distributed.py"
@@ -32,7 +32,7 @@ _COLLECTIVES: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("jax/_src/distributed.py", "jax", frozenset({"initialize", "shutdown"})),
     ("jax/_src/xla_bridge.py", "jax", frozenset({"_init_backend"})),
 )
-# Prefixes of torch.distributed functions that involve no other rank.
+# Prefixes of functions of torch.distributed that need no other rank.
 _LOCAL = ("get_", "is_", "supports_")
 # torch.distributed and DDP call native collectives from all of their files except these.
 _NATIVE = re.compile(
@@ -57,7 +57,7 @@ _PROGRAM = "a computation of all devices"
 
 
 class Collective(NamedTuple):
-    """A collective operation of several ranks.
+    """A collective operation of several ranks, such as an all-reduce, found in a stack.
 
     Attributes:
         name: Name of the function.
@@ -144,7 +144,10 @@ def _is_ours(frame: StackFrame) -> bool:
 
 
 def find_collective(frames: Sequence[StackFrame]) -> Collective | None:
-    """Return the collective that a stack is in: the outermost one, which the user's code called."""
+    """Return the collective that a stack is in; None if there is none.
+
+    This is the outermost collective, which the user's code called.
+    """
     named = [
         Collective(_collective_name(each), library)
         for each in frames
@@ -186,14 +189,14 @@ def _match_library(frame: StackFrame, table: Sequence[tuple[str, str, frozenset[
 
 
 def merge_stacks(first: Stacks, second: Stacks) -> Stacks:
-    """Return the first stacks, replaced by the second ones for all ranks that were queried again."""
+    """Return stacks, with those of ranks that were queried again replaced by their second stacks."""
     new = {(each.rank, each.number): each for each in second.ranks}
     ranks = tuple(new.get((each.rank, each.number), each) for each in first.ranks)
     return Stacks(second.at, ranks, second.run, second.returned, first.idle)
 
 
 def group_stacks(stacks: Stacks) -> list[StackGroup]:
-    """Group equal stacks: the group with the most ranks first, unknown stacks last.
+    """Group processes with equal stacks: the group with the most ranks first, unknown stacks last.
 
     Idle ranks outside the run are included if ranks of the run wait for other ranks.
     """
@@ -209,7 +212,7 @@ def _group_equal(stacks: Stacks, ranks: Iterable[RankStack]) -> list[StackGroup]
     for stack in ranks:
         thread = None if _has_returned(stack, stacks) else user_thread(stack)
         own = user_frames(thread.frames) if thread is not None else ()
-        # Files are compared by short paths, because the same code may have different paths on different nodes.
+        # Compare files by short paths, because the same code may have different paths on different nodes.
         key: object = tuple(each._replace(file=short_file(each.file)) for each in own) or _describe_state(stack, stacks)
         found.setdefault(key, []).append(stack)
         frames[key] = own
@@ -239,8 +242,9 @@ def _describe_state(stack: RankStack, stacks: Stacks) -> str:
 
 
 def summarize_collectives(stacks: Stacks) -> list[str]:
-    """Describe each collective in one line: the ranks in it and all other ranks. Empty if no rank is in a
-    collective.
+    """Describe each collective in one line: the ranks in it, and where all other ranks are.
+
+    The list is empty if no rank is in a collective.
     """
     every = group_stacks(stacks)
     inside: dict[Collective, list[StackGroup]] = {}
@@ -252,7 +256,9 @@ def summarize_collectives(stacks: Stacks) -> list[str]:
         inside_it = {stack.rank for group in some for stack in group.stacks}
         ranks = format_ranges(inside_it)
         others = []
-        for group in every:  # a rank may have further processes that run tasks and are idle
+        for group in every:
+            # Omit ranks that are in the collective with another process: a rank may have further, idle processes for
+            # tasks.
             if group not in some and (missing := [each for each in group.stacks if each.rank not in inside_it]):
                 others.append(replace(group, stacks=tuple(missing)))
         away = "; ".join(f"{_be(group.ranks)} not: {describe_location(group)}" for group in others[:MAX_SHOWN])
@@ -263,7 +269,10 @@ def summarize_collectives(stacks: Stacks) -> list[str]:
 
 
 def _call_sites(some: Sequence[StackGroup]) -> str:
-    """Return the lines of user code that called the collective, if they differ: the calls may not match each other."""
+    """Return the lines of user code from which ranks called a collective, if they differ.
+
+    If they differ, the calls may not match each other.
+    """
     calls = dict.fromkeys(_frame_location(frame) for group in some if (frame := calling_frame(group.frames)))
     return f" (from {', '.join(list(calls)[:MAX_SHOWN])})" if len(calls) > 1 else ""
 
@@ -287,18 +296,18 @@ def _location(group: StackGroup) -> str:
 
 
 def _imported_package(frames: Sequence[StackFrame]) -> str:
-    """Return the package that is being imported by the outermost import; "" if there is none."""
+    """Return the package that the outermost import statement in a stack is importing; "" if there is none."""
     file = next((each.file for each in reversed(frames) if each.function == "<module>"), "")
     return short_file(file).partition("/")[0].removesuffix(".py")
 
 
 def calling_frame(frames: Sequence[StackFrame]) -> StackFrame | None:
-    """Return the innermost frame of user code."""
+    """Return the innermost frame of user code in a stack."""
     return next((each for each in frames if each.file and not is_library(each.file)), None)
 
 
 def is_library(file: str) -> bool:
-    """Check whether code belongs to an installed package, to Python or to skyward."""
+    """Check whether a stack frame's code belongs to an installed package, to Python or to skyward."""
     return (
         _is_of_skyward(file)
         or "site-packages/" in file
@@ -309,7 +318,7 @@ def is_library(file: str) -> bool:
 
 
 def _is_of_skyward(file: str) -> bool:
-    """Check whether code belongs to skyward, wherever it is installed."""
+    """Check whether a stack frame's code belongs to skyward, wherever skyward is installed."""
     return "/skyward_core/" in file or file.startswith("skyward_core/")
 
 
@@ -326,7 +335,7 @@ def _format_ranks(ranges: str) -> str:
 
 
 def short_file(file: str, folders: Collection[str] = ()) -> str:
-    """Return a file's path relative to its package, to Python's library or to one of the folders."""
+    """Return the path of a stack frame's file relative to its package, to Python's library or to one of the folders."""
     for mark in ("site-packages/", "dist-packages/"):
         if mark in file:
             return sanitize_line(file.rpartition(mark)[2])
@@ -367,7 +376,7 @@ def as_text(stacks: Stacks, folders: Collection[str] = (), *, threads: bool = Fa
 
 
 def head_line(group: StackGroup) -> str:
-    """Return the heading of a group, for example ``ranks 0-2 (3): in all_reduce (torch)``."""
+    """Return the heading of a group of ranks, for example ``ranks 0-2 (3): in all_reduce (torch)``."""
     count = f" ({len(group.stacks)})" if len(group.stacks) > 1 else ""
     ways = sorted({stack.how for stack in group.stacks} - {"", "py-spy"})
     by = " [by signal]" if ways else ""
@@ -381,7 +390,7 @@ def thread_lines(group: StackGroup, folders: Collection[str] = ()) -> list[str]:
         lines.append(f"  rank {stack.rank}, process {stack.pid}")
         for thread in stack.threads:
             if thread is not stack.threads[0] and not user_frames(thread.frames):
-                continue  # a thread that skyward itself started
+                continue  # Omit threads that skyward itself started, such as the one that waits for signals.
             of_child = f" of child {thread.child}" if thread.child else ""
             gil = ", holds the GIL" if thread.holds_gil else ""
             lines.append(f"    thread {sanitize_line(thread.name) or '?'}{of_child}{gil}")
@@ -422,7 +431,7 @@ class Profile:
 
 
 def parse_profile(raw: str) -> Profile:
-    """Parse py-spy's raw output. Invalid lines are skipped."""
+    """Parse the raw profile that py-spy wrote. Skip invalid lines."""
     found: Counter[tuple[StackFrame, ...]] = Counter()
     for line in raw.splitlines():
         stack, _, count = line.rpartition(" ")
@@ -442,7 +451,7 @@ def _parse_frame(text: str) -> StackFrame:
 
 
 def hottest_lines(profile: Profile, most: int = 20) -> list[HotLine]:
-    """Return the lines with the most samples, sorted by the number of samples in the line itself."""
+    """Return the lines of code with the most samples, sorted by the number of samples in the line itself."""
     own: Counter[StackFrame] = Counter()
     total: Counter[StackFrame] = Counter()
     for frames, count in profile.stacks:
@@ -495,7 +504,7 @@ def speedscope(profile: Profile, name: str) -> str:
 
 
 def as_json(profile: Profile, most: int = 200) -> dict[str, Sequence[Any] | int]:
-    """Return the hottest lines as JSON."""
+    """Return the hottest lines of a profile as JSON."""
     lines = [
         {"function": sanitize_line(each.frame.function), "file": sanitize_line(each.frame.file),
          "line": each.frame.line,

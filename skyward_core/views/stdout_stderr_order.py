@@ -1,4 +1,4 @@
-"""Merging of a worker's stdout and stderr in the order of writing.
+"""Merging of a worker's standard output and standard error in the order in which they were written.
 
 Used for live output, after a reconnection, and for stored files.
 """
@@ -15,14 +15,14 @@ from skyward_core.protocol.node_paths import MARKS
 from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, MARK_BYTES, Mark, decode_marks
 
 STREAMS = ("out", "err")
-PIECE_BYTES = 256 << 10  # bytes read from a file at once
-ORDER_TIMEOUT = 0.3  # seconds that bytes wait for the marks that determine their order
+PIECE_BYTES = 256 << 10  # maximum bytes read from a log file at once
+ORDER_TIMEOUT = 0.3  # seconds that output waits for the marks that determine its order
 
-Place = tuple[int, int]  # offsets in the files of both streams
+Place = tuple[int, int]  # offsets in the log files of standard output and standard error
 
 
 class Piece(NamedTuple):
-    """Bytes of one stream that were written together.
+    """Successive bytes of one stream, with the time and the run that wrote them.
 
     Attributes:
         stream: "out" or "err".
@@ -40,7 +40,9 @@ class Piece(NamedTuple):
 
 
 class StreamMerger:
-    """Merger of a worker's order marks with the bytes of its two streams. Marks and each stream must be added in order.
+    """Merger of a worker's two streams by the marks that record their order.
+
+    Marks, and the bytes of each stream, must be added in order.
 
     Args:
         place: First offsets of both streams.
@@ -53,7 +55,7 @@ class StreamMerger:
 
     @property
     def place(self) -> Place:
-        """First offsets, in both streams, of the bytes that were not released yet."""
+        """Offset in each stream of the first byte that was not released yet."""
         return self._held["out"].at, self._held["err"].at
 
     @property
@@ -69,14 +71,14 @@ class StreamMerger:
         return "out" if self._held["out"].at < self._marks[0].out else "err"
 
     def add_marks(self, marks: bytes) -> None:
-        """Add whole lines of the marks file."""
+        """Add whole lines of the file with the order marks."""
         for mark in decode_marks(marks):
             while self._marks and (last := self._marks[-1]).at < mark.at and _is_beyond(last, mark):
-                self._marks.pop()  # the files were truncated, so this mark is invalid
+                self._marks.pop()  # Drop the last mark, which is invalid because the log files were truncated after it.
             self._marks.append(mark)
 
     def add_bytes(self, stream: str, offset: int, data: bytes) -> None:
-        """Add bytes of a stream. If earlier bytes are missing, stop waiting for the missing bytes."""
+        """Add bytes of a stream. If they do not follow the previous bytes, treat the bytes in between as lost."""
         self._held[stream].put(offset, data)
 
     def pop_ready(self) -> Iterator[Piece]:
@@ -104,7 +106,7 @@ class StreamMerger:
             yield from held.pop_until(stream, held.at + held.size, about)
 
     def _time_and_run(self, mark: Mark | None) -> tuple[float | None, str]:
-        """Return time and run of the bytes between the last mark and the next one."""
+        """Return the time and the run of bytes that were written between the last mark and the next one."""
         relevant = self._last if self._last is not None and self._last.kind == BEFORE else mark or self._last
         return (None, "") if relevant is None else (relevant.at, relevant.run)
 
@@ -114,13 +116,13 @@ def _is_beyond(one: Mark, other: Mark) -> bool:
 
 
 class _HeldBytes:
-    """Bytes of one stream that were not released yet. The first byte has offset ``at``."""
+    """Bytes of one stream that were added but not released yet. The first byte has offset ``at``."""
 
     def __init__(self, at: int) -> None:
         self.at = at
         self.size = 0
         self._chunks: deque[bytes] = deque()
-        self._given = 0  # released bytes of the first chunk
+        self._given = 0  # number of bytes of the first chunk that were already released
 
     def put(self, offset: int, data: bytes) -> None:
         if not self.size:
@@ -147,7 +149,7 @@ class _HeldBytes:
 
 
 def merge_streams(folder: Path, stem: str, start: Place, end: Place, piece: int = PIECE_BYTES) -> Iterator[Piece]:
-    """Merge a worker's output between two places from stored files, with little memory.
+    """Yield a worker's output in order, merged from stored files between two places. Needs little memory.
 
     Args:
         folder: Folder of the files.
@@ -178,7 +180,7 @@ def merge_streams(folder: Path, stem: str, start: Place, end: Place, piece: int 
 
 
 class _PieceFile:
-    """File that is read in pieces and only open during each read, because merging 256 ranks involves 768 files.
+    """File that is read in pieces. It is open only during each read, because merging 256 ranks involves 768 files.
 
     Args:
         path: The file.
@@ -204,7 +206,7 @@ class _PieceFile:
         return data
 
     def line(self) -> bytes:
-        """Return the rest of the current line of marks."""
+        """Return the rest of the line that contains the current offset of a file of marks."""
         before = self.at
         rest, newline, _ = self.read(MARK_BYTES).partition(b"\n")
         self.at = before + len(rest + newline)
@@ -212,14 +214,14 @@ class _PieceFile:
 
 
 def _feed_merger(weaver: StreamMerger, name: str, source: _PieceFile, size: int) -> bool:
-    """Add more bytes of a stream to the merger. Returns whether there were any."""
+    """Add the next bytes of a stream's file to the merger. Return whether there were any."""
     if data := source.read(size):
         weaver.add_bytes(name, source.at - len(data), data)
     return bool(data)
 
 
 def find_tail_start(folder: Path, stem: str, end: Place, size: int) -> Place:
-    """Return offsets in both streams about ``size`` bytes before ``end``, at an order mark if possible."""
+    """Return offsets in both streams about ``size`` bytes before ``end``, if possible at an order mark."""
     marks = _open_existing(folder / f"{stem}{MARKS}")
     if marks is not None:
         with marks:
@@ -230,7 +232,7 @@ def find_tail_start(folder: Path, stem: str, end: Place, size: int) -> Place:
 
 
 def end_place(folder: Path, stem: str) -> Place:
-    """Return the sizes of a worker's files; 0 for missing ones."""
+    """Return the sizes in bytes of a worker's log files; 0 for missing ones."""
     out, err = (_size(folder / f"{stem}.{name}") for name in STREAMS)
     return out, err
 
@@ -243,7 +245,10 @@ def _size(path: Path) -> int:
 
 
 def _mark_offset_before(path: Path, start: Place) -> int:
-    """Return where in its file the last order mark before ``start`` begins. It describes the bytes after ``start``."""
+    """Return the offset, in the file of marks, of the last mark that was written before ``start``.
+
+    This mark describes the bytes after ``start``.
+    """
     if (marks := _open_existing(path)) is None:
         return 0
     with marks:
@@ -263,7 +268,7 @@ def _find_mark(marks: BinaryIO, is_before: Callable[[Mark], bool]) -> int:
 
 def _read_mark(marks: BinaryIO, number: int) -> Mark | None:
     marks.seek(number * MARK_BYTES)
-    found = decode_marks(marks.read(2 * MARK_BYTES))  # a truncated mark shifts all later ones
+    found = decode_marks(marks.read(2 * MARK_BYTES))  # Read two lines, because a truncated mark shifts all later ones.
     return found[0] if found else None
 
 

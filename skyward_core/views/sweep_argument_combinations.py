@@ -1,4 +1,4 @@
-"""Sheet of a sweep: its combinations of arguments, and the task or run of each."""
+"""Trial sheet of a sweep: its combinations of arguments, and the task or run of each combination."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from skyward_core.util.light_dataclass import Value
 from skyward_core.util.light_dataclass import value as dataclass_value
 
-MAX_TEXT = 200  # characters of an argument
+MAX_TEXT = 200  # maximum characters of an argument's value as text
 
 
 @dataclass_value
 class TrialSheet(Value):
-    """Combinations of a sweep, a row for each.
+    """Table of a sweep's combinations of arguments, with a row for each.
 
     Attributes:
         names: Names of the arguments.
@@ -47,12 +47,12 @@ class TrialSheet(Value):
 
     @classmethod
     def new(cls, names: Sequence[str], rows: Sequence[Sequence[str]]) -> TrialSheet:
-        """Create a sheet in which no row has run."""
+        """Create a sheet of a sweep in which no combination has run yet."""
         short = tuple(tuple(text[:MAX_TEXT] for text in row) for row in rows)
         return cls(tuple(names), short, tuple(range(len(short))), {})
 
     def missing(self, run: str, returned: Container[int]) -> TrialSheet:
-        """Return the sheet for a run of the rows that still have no result.
+        """Return the sheet for a new run that runs the combinations which have no result yet.
 
         Args:
             run: Run that this sheet belongs to.
@@ -63,7 +63,7 @@ class TrialSheet(Value):
     # -- by gangs ------------------------------------------------------------------------------------------
 
     def with_client(self, client: int, ids: Sequence[str]) -> TrialSheet:
-        """Return the sheet of a sweep by gangs that begins now.
+        """Return the sheet with the client and the run ids of a sweep by gangs that begins now.
 
         Args:
             client: Process that starts the runs.
@@ -77,7 +77,7 @@ class TrialSheet(Value):
         return self.runs[self.tasks[0]]
 
     def missing_of_gangs(self, done: Container[str]) -> TrialSheet:
-        """Return the sheet for a sweep by gangs that runs the rows that still have no result.
+        """Return the sheet for a new sweep by gangs that runs the combinations which have no result yet.
 
         Args:
             done: Runs with results of all ranks.
@@ -85,7 +85,7 @@ class TrialSheet(Value):
         return self._rest({row: (run, 0) for row, run in self.runs.items() if run in done})
 
     def _rest(self, have: Mapping[int, tuple[str, int]]) -> TrialSheet:
-        """Return the sheet of the rows without a result. ``have`` gives further rows with results."""
+        """Return the sheet of the combinations without a result. ``have``: further combinations that have results."""
         before = {**self.before, **have}
         remaining = tuple(row for row in range(len(self.rows)) if row not in before)
         return replace(self, tasks=remaining, before=before, runs={}, client=0)

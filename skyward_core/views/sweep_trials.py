@@ -18,7 +18,7 @@ PLACE, STATE, TIME, RESULT = "#", "outcome", "time", "result"
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """One combination of arguments.
+    """One trial of a sweep: a combination of arguments, and its outcome.
 
     Attributes:
         place: Index of the combination, from 0.
@@ -50,7 +50,7 @@ class TrialRow:
 
     @property
     def numbers(self) -> Mapping[str, float | None]:
-        """Last value of each logged metric. None for values that were not finite."""
+        """Last value of each metric that the trial logged. None for values that were not finite."""
         outcome = None if self.task is None else self.task.outcome
         if outcome is None:
             return self.live
@@ -59,7 +59,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True)
 class TrialTable:
-    """All trials of a sweep.
+    """Table of all trials of a sweep.
 
     Attributes:
         names: Names of the arguments.
@@ -78,7 +78,7 @@ class TrialTable:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Names of all columns, for sorting. The name of a metric that is also an argument's name is qualified."""
+        """Names of all columns, for sorting. A metric with the name of an argument gets a longer name."""
         own = (PLACE, *self.names)
         rest = [(STATE, f"trial's {STATE}"), (TIME, f"trial's {TIME}")]
         rest += [(name, f"logged {name}") for name in self.numbers]
@@ -91,7 +91,9 @@ class TrialTable:
         return (*own, *shown)
 
     def sorted_rows(self, by: str, *, falling: bool = False) -> list[TrialRow]:
-        """Sort the rows by a column or by a key of their results. Numbers precede texts; missing values come last.
+        """Return the rows sorted by a column or by a key of their results.
+
+        Numbers precede texts; missing values come last.
 
         Args:
             by: Name of the column or key.
@@ -111,8 +113,7 @@ class TrialTable:
         return present + missing
 
     def comparison_values(self, by: str, otherwise: Sequence[str] = ()) -> tuple[str, dict[int, float]]:
-        """Return the values by which trials are compared: values of a column that trials produce, or else their
-        results.
+        """Return the values by which trials are compared: those of a column that trials produce, or else their results.
 
         Args:
             by: Name of the preferred column.
@@ -135,13 +136,13 @@ class TrialTable:
 
     @property
     def _result_name(self) -> str:
-        """Name of the number in the results: the first key of a dictionary, otherwise "result"."""
+        """Return the name of the number in the trials' results: the first key of dictionaries, otherwise "result"."""
         values = (row.value for row in self.rows)
         names = (next(iter(value), "") for value in values if isinstance(value, dict))
         return sanitize_line(str(next(names, RESULT)))
 
     def _sort_value(self, row: TrialRow, by: str, at: int | None) -> Any:
-        """Return the value of a column, or of a key of the result, for sorting."""
+        """Return a trial's value in a column, or under a key of its result, for sorting."""
         value = row.value
         if at is None:
             return value.get(by) if isinstance(value, dict) else None
@@ -152,7 +153,7 @@ class TrialTable:
 
 @dataclass(frozen=True, slots=True)
 class TrialTableSource:
-    """Data for a trial table that the run itself does not contain.
+    """Data for a trial table that is not part of the run itself.
 
     Attributes:
         sheet: The combinations.
@@ -169,7 +170,7 @@ class TrialTableSource:
         book: MetricStore,
         runs: Mapping[str, RunView] | None = None,
     ) -> TrialTable:
-        """Return the present table.
+        """Return the table of the sweep's trials in their current state.
 
         Args:
             run: Id of the run.
@@ -207,7 +208,7 @@ _NUMBER, _TEXT, MISSING = range(3)
 
 
 def sort_key(key: Any) -> tuple[int, Any]:
-    """Return a sort key for a value of any type."""
+    """Return a key by which values of any type can be sorted."""
     if key is None:
         return MISSING, 0
     if isinstance(key, str):
