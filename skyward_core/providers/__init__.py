@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "skyward.providers"
 DEFAULT_PROVIDER = "local"  # used if the user names no provider
-SEVERAL = "several"  # provider name in the JSON of a MultiProvider; not a name that users can select
+SEVERAL = "several"  # name in the JSON of a MultiProvider, in place of a provider's name; users cannot select it
 
 provider_override: str | None = None
 """Provider that this process's pools use instead of their own."""
@@ -30,17 +30,19 @@ override_settings: Mapping[str, str] = {}
 """Settings of ``provider_override``, as the user wrote them."""
 nodes_override: int | str | None = None
 """Number of machines that this process's pools use instead of their own."""
-OVERRIDE_VARIABLE = "SKYWARD_OVERRIDE"  # variable that passes the overrides to child processes
+OVERRIDE_VARIABLE = "SKYWARD_OVERRIDE"  # environment variable that passes the override to child processes
 
 
 def set_override(provider: str | None, settings: Mapping[str, str], nodes: int | str | None) -> None:
-    """Override provider, settings and size of the pools of this process and its child processes."""
+    """Override provider, provider settings and number of nodes of all pools that this process and its child processes
+    create.
+    """
     global provider_override, override_settings, nodes_override
     provider_override, override_settings, nodes_override = provider, settings, nodes
     os.environ[OVERRIDE_VARIABLE] = json.dumps([provider, dict(settings), nodes])
 
 
-if OVERRIDE_VARIABLE in os.environ:  # the parent process has called set_override()
+if OVERRIDE_VARIABLE in os.environ:  # the parent process has called :func:`set_override`
     provider_override, override_settings, nodes_override = json.loads(os.environ[OVERRIDE_VARIABLE])
 
 
@@ -84,7 +86,8 @@ def provider_from_json(data: dict[str, Any]) -> Any:
     """
     name = data["provider"]
     if name == SEVERAL:
-        from skyward_core.providers.first_available_provider import MultiProvider  # few pools need this import
+        # imported late, because few pools have several providers
+        from skyward_core.providers.first_available_provider import MultiProvider
 
         return MultiProvider([provider_from_json(each) for each in provider_parts(data)])
     with convert_errors(f"install the package of provider {name!r} on this machine, too", UsageError, UsageError):
@@ -93,7 +96,9 @@ def provider_from_json(data: dict[str, Any]) -> Any:
 
 
 def provider_parts(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the JSON of each provider inside a MultiProvider's JSON, or ``[data]`` for any other provider."""
+    """Return the JSON of each provider that a provider's JSON contains: of all candidates of a MultiProvider, otherwise
+    ``[data]``.
+    """
     return list(data["of"]) if data["provider"] == SEVERAL else [data]
 
 

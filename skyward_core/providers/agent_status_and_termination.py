@@ -15,19 +15,20 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import ReachDone
     from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 
-# asyncssh is imported late: a provider may be created before any code needs to dial its hosts.
+# asyncssh is imported late, because providers are often created in processes that never connect to a host.
 
 T = TypeVar("T")
 
-CHECK_TIMEOUT = 5.0  # seconds of connection attempts for each host of a check
-SILENT_HOST_TIMEOUT = 1.0  # seconds for a host that stopped answering; callers need the state soon
-END_TIMEOUT = 30.0  # seconds to stop everything that runs on a host
-STATUS_TIMEOUT = 10.0  # seconds for a login shell and Python to report the state
-MAX_CONCURRENT_HOSTS = 16  # hosts that are checked or ended at the same time
+CHECK_TIMEOUT = 5.0  # seconds for the connection to each checked host
+# seconds for the connection to a host that has stopped answering; callers need the machine's state soon
+SILENT_HOST_TIMEOUT = 1.0
+END_TIMEOUT = 30.0  # seconds for stopping everything that runs on a host
+STATUS_TIMEOUT = 10.0  # seconds for the host's login shell and Python to report the state of the agent
+MAX_CONCURRENT_HOSTS = 16  # maximum number of hosts that are checked or ended at the same time
 
 
 class TransportFactory(Protocol):
-    """Factory of a provider's transports, with a limit in seconds for connection attempts."""
+    """Function that creates a provider's transport to a machine, given a limit in seconds for connection attempts."""
 
     def __call__(self, machine: Machine, *, patience: float | None = None) -> SSHTransport: ...
 
@@ -45,7 +46,8 @@ async def update_machine(machine: Machine, way: TransportFactory) -> Machine:
     folder, answer = machine.extra["folder"], max(STATUS_TIMEOUT, answer_timeout())
     here = next((each for each in _live_transports() if each.folder == folder), None)
     if here is not None and here.is_untouched:
-        return replace(machine, state="gone")  # the agent's startup failed before it wrote anything to the host
+        # nothing of the pool is on the host: the agent's startup failed before it wrote a file there
+        return replace(machine, state="gone")
     if here is not None and here.is_up:
         try:
             return await _query_state(here, machine, answer)
@@ -65,9 +67,10 @@ async def update_machine(machine: Machine, way: TransportFactory) -> Machine:
 
 
 async def update_rented_machine(machine: Machine, way: TransportFactory, login_key: Path) -> Machine:
-    """Return a rented machine with the state of its agent and workers; "agentless" instead of "ending" or "gone".
+    """Return a rented machine with the state of its agent and workers. The states "ending" and "gone" become
+    "agentless".
 
-    A rented machine costs money also after its agent has ended.
+    A rented machine costs money even after its agent has ended.
 
     Args:
         way: Creates the provider's transport to the machine.
@@ -99,7 +102,9 @@ async def end_machine(machine: Machine, way: TransportFactory) -> None:
                 await channel.ask("end", folder=transport.folder, socket=channel.facts["socket"])
             channel.close()
     except (PoolError, UsageError, OSError):
-        return  # ``describe`` reports the machine's state; the lease ends the pool there
+        # no error, because ``describe`` reports that the machine does not answer, and the agent's lease ends the pool
+        # there
+        return
     finally:
         await transport.close()
 
@@ -152,16 +157,16 @@ async def _query_state(transport: SSHTransport, machine: Machine, seconds: float
     if facts["root"] and facts["running"]:
         return machine
     if facts["root"] and facts["left"]:
-        return replace(machine, state="orphaned")  # not ended: a new agent would resume the pool's runs
+        return replace(machine, state="orphaned")  # not "ending", because a new agent would resume the pool's runs
     if facts["root"] and facts["orphans"]:
-        return replace(machine, state="ending")  # some processes have not ended yet
+        return replace(machine, state="ending")  # the agent has ended, but some of its processes have not ended yet
     details: dict[str, Any] = {"why": facts.get("ended", ""), "kept": facts.get("kept", {})}
     details |= {"ended": at} if (at := facts.get("ended_at")) else {}
     return replace(machine, state="gone", extra=machine.extra | details)
 
 
 async def _is_silent(machine: Machine, lost: SSHTransport, asked: asyncio.Future[Machine]) -> bool:
-    """Check whether another reachable node of the pool cannot reach the host either.
+    """Check whether another node of the pool, which this client can reach, cannot connect to the host either.
 
     Return False as soon as ``asked``, the query to the host, succeeds.
     """
@@ -178,7 +183,8 @@ async def _is_silent(machine: Machine, lost: SSHTransport, asked: asyncio.Future
     try:
         return not await peer
     except (PoolError, OSError):
-        return False  # probably this client is cut off, not the host
+        # the node cannot be reached either, so probably this client's network is the problem, not the host
+        return False
 
 
 async def _can_reach(transport: SSHTransport, place: tuple[str, int]) -> bool:

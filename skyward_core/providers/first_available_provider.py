@@ -29,7 +29,7 @@ from skyward_core.providers.provider_call_logs_polling_and_cache import current_
 if TYPE_CHECKING:
     from skyward_core.transport.transport import Transport
 
-PROVIDER_INDEX = "of"  # key of ``Machine.extra``: index of the machine's provider
+PROVIDER_INDEX = "of"  # key in ``Machine.extra`` for the index of the machine's provider
 
 
 class MultiProvider:
@@ -148,7 +148,9 @@ class MultiProvider:
                     made = await own.provider.create(own, token)
             except PoolError as error:
                 if not isinstance(error, NoCapacity) and await self._may_have_machines(index, own, token):
-                    raise  # the next provider is not tried: its machines would cost money in addition to these
+                    # stop here: this provider may have created machines, and machines of the next provider would cost
+                    # money in addition
+                    raise
                 reasons.append((self._label(index), error))
             else:
                 return self._tag_machines(index, made)
@@ -326,7 +328,7 @@ class MultiProvider:
 
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
-        """Start the slow preparations of all providers."""
+        """Start the slow preparations of all providers, for the duration of a ``with`` block."""
         with ExitStack() as stack:
             for each in self._providers:
                 stack.enter_context(each.warm(spec))
@@ -346,7 +348,7 @@ class MultiProvider:
 
 
 async def _run_all(work: Iterator[Coroutine[Any, Any, None]]) -> None:
-    """Await coroutines one by one; raise the first error after all have run."""
+    """Run coroutines one after the other. Run all of them even if some fail, then raise the first error."""
     first: BaseException | None = None
     for each in work:
         try:

@@ -19,7 +19,8 @@ from skyward_core.providers.provider_call_logs_polling_and_cache import use_cach
 from skyward_core.providers.unsupported_providers import UnsupportedProvider
 from skyward_core.transport.background_loop import submit
 
-if TYPE_CHECKING:  # offers load the accelerator catalog, which a start over SSH does not need
+# only for type checks, because importing offers loads the accelerator catalog, which a pool over SSH does not need
+if TYPE_CHECKING:
     from skyward_core.model.offers_and_rental_plans import Allocation, MachineRequirements, RentalPlan, Selection
 
 
@@ -134,7 +135,7 @@ def _resolve_concurrency(worker: Any, provider: Any, accelerator: Any, vcpus: fl
         SpecError: If the concurrency is "auto" and the specification has no accelerator and no number of vCPUs.
     """
     if not isinstance(worker, Worker) or worker.concurrency != "auto":
-        return worker  # the specification's validation rejects other types later
+        return worker  # the validation of the specification later rejects a value of any other type
     if accelerator is not None:
         number = accelerator.slices
     elif vcpus is not None:
@@ -150,13 +151,13 @@ def _resolve_concurrency(worker: Any, provider: Any, accelerator: Any, vcpus: fl
 
 
 def _resolve_spec(spec: Spec, allocation: str | None) -> Spec:
-    """Return a spec with its provider and accelerator resolved to instances."""
+    """Return a machine specification in which provider and accelerator are instances instead of names."""
     if not isinstance(spec, Spec):
         raise UsageError(f"expected sky.Spec(...), got {spec!r:.60}")
     with set_error_field("provider"):
         provider = resolve_provider(spec.provider)
     accelerator = spec.accelerator
-    # Few pools need this module; importing it would delay the start of the others.
+    # Imported late, because few pools need this module and the import would delay the start of all others.
     if accelerator is not None:
         from skyward_core.model import accelerators
 
@@ -187,7 +188,7 @@ def choose_provider(ways: Sequence[Spec], selection: str | None) -> tuple[Any, A
     if select is None:
         raise SpecError(f"should be 'cheapest' or 'first' (got {selection!r:.60})", "selection")
     for each in ways:
-        provider: Any = each.provider  # an instance: _resolve_spec has resolved provider and accelerator
+        provider: Any = each.provider  # after ``_resolve_spec``, the provider is an instance
         if not isinstance(provider, capabilities.Offers):
             fields = " and ".join(each.chooses) or ("several specs" if len(ways) > 1 else "selection")
             with set_error_field("provider"):
@@ -206,7 +207,7 @@ def choose_provider(ways: Sequence[Spec], selection: str | None) -> tuple[Any, A
 
 
 def _configured_provider(spec: Spec) -> Any:
-    """Return a spec's provider, restricted to its regions and with its disk size."""
+    """Return the provider of a machine specification, restricted to its regions and with its disk size."""
     provider: Any = spec.provider
     if spec.disk_gb is not None:
         if not isinstance(provider, capabilities.SizesDisk):

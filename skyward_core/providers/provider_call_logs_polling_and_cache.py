@@ -18,7 +18,7 @@ from skyward_core.transport.background_loop import set_for_tasks
 
 T = TypeVar("T")
 
-QUERY_TIMEOUT = 60.0  # seconds for a provider to answer a query or accept a request
+QUERY_TIMEOUT = 60.0  # seconds for a provider to answer a query or to accept a request
 
 _log = get_logger("provider")
 
@@ -26,7 +26,7 @@ _listener: ContextVar[Callable[[str], None]] = ContextVar("progress_listener")
 
 
 def progress_listener(listener: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Pass the progress messages of providers to a function during the block."""
+    """Pass the progress messages of providers to a function for the duration of a ``with`` block."""
     return set_for_tasks(_listener, listener)
 
 
@@ -69,7 +69,7 @@ async def log_query(verb: str, pool: str, call: Awaitable[T]) -> T:
         async with limit:
             return await log_call(verb, pool, call)
     except TimeoutError as error:
-        if not limit.expired():  # a time limit inside the provider expired
+        if not limit.expired():  # the timeout came from a time limit inside the provider, not from this one
             raise
         message = f"the provider of pool {pool} has not answered within {QUERY_TIMEOUT:g} s ({verb}); try again later"
         _log.warning("%s", message, extra={"pool": pool})
@@ -107,7 +107,8 @@ def _count_states(result: object) -> str:
 async def poll_until_empty(
     ask: Callable[[], Awaitable[T]], pauses: tuple[float, float], limit: float, factor: float = 2.0
 ) -> T:
-    """Repeat a query with growing pauses until the answer is empty or the time is over; return the last answer.
+    """Repeat a query with growing pauses until the answer is empty or the time limit is reached. Return the last
+    answer.
 
     Args:
         pauses: First and longest pause between two queries, in seconds.
@@ -120,14 +121,14 @@ async def poll_until_empty(
     return found
 
 
-CACHE_TTL = 60.0  # seconds for which a cached answer is used
+CACHE_TTL = 60.0  # seconds after a query during which its cached answer may be used
 MAX_CACHED_ANSWERS = 256  # maximum number of answers in the cache
 
 _cache_enabled: ContextVar[bool] = ContextVar("remembering", default=False)
 
 
 def use_cached_answers() -> AbstractContextManager[None]:
-    """Allow answers from :class:`AnswerCache` during the block."""
+    """Allow cached answers of :class:`AnswerCache` for the duration of a ``with`` block."""
     return set_for_tasks(_cache_enabled, True)
 
 

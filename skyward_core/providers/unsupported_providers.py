@@ -60,7 +60,7 @@ class UnsupportedProvider:
 
     @classmethod
     def refusal(cls) -> str:
-        """Return an error text with the alternatives."""
+        """Return the error text that states that the provider is not supported, with alternatives."""
         name = cls.__name__
         return (
             f"sky.{name}: renting machines of {cls.called} is not supported. Rent them yourself and pass "
@@ -131,7 +131,7 @@ class Container(UnsupportedProvider, called="a container runtime"):
 
 PROVIDERS_BY_TYPE: dict[str, type[UnsupportedProvider]] = {
     **{kind.__name__.lower(): kind for kind in UnsupportedProvider.__subclasses__()},
-    # names of providers in the settings of older versions
+    # Names of these providers in the settings of older API versions.
     "lambda_cloud": Lambda,
     "massed_compute": MassedCompute,
     "vast": VastAI,

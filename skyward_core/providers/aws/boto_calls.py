@@ -24,7 +24,7 @@ from skyward_core.store.debug_log import get_logger
 from skyward_core.transport.background_loop import finish_despite_cancellation
 from skyward_core.util.light_dataclass import Value, value
 
-MAX_CONCURRENT_CALLS = 8  # calls at the same time
+MAX_CONCURRENT_CALLS = 8  # maximum number of calls to AWS at the same time
 
 
 @cache
@@ -37,7 +37,8 @@ async def run_in_thread(work: Callable[..., Any], *arguments: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(thread_pool(), work, *arguments)
 
 
-# Methods whose credentials are renewed automatically while the machine's role or the credential program exists.
+# Sources of credentials that botocore renews automatically, as long as the machine's role or the credential program
+# exists.
 RENEWABLE_METHODS = frozenset({"iam-role", "container-role", "custom-process", "assume-role-with-web-identity"})
 
 
@@ -52,19 +53,23 @@ def credentials_expire_at(session: Any) -> float | None:
         found = session.get_credentials()
         if found is None or found.method in RENEWABLE_METHODS:
             return None
-        found.get_frozen_credentials()  # lazy credentials know their expiry only after they are fetched
-    except (BotoCoreError, RuntimeError):  # the first call that needs the credentials reports the error
+        # fetches the credentials, because credentials that are loaded on demand know their expiry only then
+        found.get_frozen_credentials()
+    # no error here, because the first call that needs the credentials reports the same error
+    except (BotoCoreError, RuntimeError):
         return None
-    at = getattr(found, "_expiry_time", None)  # botocore has no public attribute
+    # private attribute, because botocore has no public attribute for the expiry
+    at = getattr(found, "_expiry_time", None)
     return at.timestamp() if isinstance(at, datetime) else None
 
 
 _log = get_logger("provider")
 
-CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 30.0  # seconds for a connection, and for an answer
-THROTTLE_TIMEOUT = 120.0  # seconds of retries for a throttled call
-MAX_TRIES = 4  # attempts for a call without an answer
-# Queries about types, networks and images, whose answers change rarely; never the state of machines.
+CONNECT_TIMEOUT, READ_TIMEOUT = 5.0, 30.0  # seconds for connecting to AWS; seconds for an answer
+THROTTLE_TIMEOUT = 120.0  # seconds for which a throttled call is retried
+MAX_TRIES = 4  # maximum number of attempts of a call that gets no answer
+# Names of queries about types, networks and images, whose answers may be cached because they change rarely. Queries
+# about machines are never cached.
 CACHED_ACTIONS = (
     "describe_images",
     "describe_instance_type",
@@ -107,7 +112,7 @@ class AwsCalls:
 
     def default_region(self) -> str | None:
         """Return the region that the environment or the profile sets. Reads files and imports boto3."""
-        if named := os.environ.get("AWS_REGION"):  # boto3 reads only AWS_DEFAULT_REGION
+        if named := os.environ.get("AWS_REGION"):  # boto3 itself reads only AWS_DEFAULT_REGION
             return named
         with self._lock:
             name: str | None = self._get_session().region_name
@@ -157,7 +162,7 @@ class AwsCalls:
             return dict(before)
         rate = self._rate_limiters.setdefault((service, region), _RateLimiter())
         deadline, tries = time.monotonic() + THROTTLE_TIMEOUT, 0
-        maybe_done = False  # whether an attempt got no answer and may have succeeded
+        maybe_done = False  # whether an earlier attempt got no answer, so that it may have succeeded
         while True:
             await rate.acquire()
             try:
@@ -180,7 +185,7 @@ class AwsCalls:
                     continue
                 translated = ec2_errors.translate_error(error, service, region, action, self.account.profile)
                 if isinstance(translated, CredentialsRefused):
-                    self._reset_session()  # the next call reads the credentials again
+                    self._reset_session()  # discards the session, so that the next call reads the credentials again
                 if maybe_done and answered is not None and ec2_errors.is_rejected_early(translated):
                     reason = f"{error_message(translated)}; an earlier attempt got no answer and may have succeeded"
                     translated = Unreachable(reason)
@@ -191,7 +196,7 @@ class AwsCalls:
             return answer
 
     async def call_all(self, service: str, region: str, action: str, key: str, **params: Any) -> list[Any]:
-        """Return the items under a key on all pages of an answer.
+        """Call AWS for all pages of an answer, and return the items under a key of these pages.
 
         Raises:
             SkywardError: As :meth:`call`.
@@ -219,7 +224,8 @@ class AwsCalls:
         return answer
 
     def _client(self, service: str, region: str) -> Any:
-        with self._lock:  # boto3 sessions are not thread-safe; clients are
+        # locked while clients are created, because boto3 sessions are not thread-safe; the clients are
+        with self._lock:
             if (service, region) not in self._clients:
                 self._clients[service, region] = self._make_client(service, region)
             return self._clients[service, region]
@@ -231,16 +237,18 @@ class AwsCalls:
         config = Config(
             connect_timeout=CONNECT_TIMEOUT,
             read_timeout=READ_TIMEOUT,
-            retries={"total_max_attempts": 1},  # ``call`` retries, because it knows which errors are safe to retry
+            # no retries by botocore, because ``call`` knows which errors are safe to retry
+            retries={"total_max_attempts": 1},
             max_pool_connections=MAX_CONCURRENT_CALLS,
         )
         try:
             return self._get_session().client(
                 service, region_name=region, endpoint_url=self.account.endpoint, config=config
             )
-        except ValueError as error:  # the region's name cannot be part of an address
+        except ValueError as error:  # the region's name contains characters that an address must not contain
             raise UsageError(f"{region!r} is not an AWS region: {error}") from error
-        except BotoCoreError as error:  # invalid configuration, or a failed program or service for credentials
+        # the AWS configuration is invalid, or a program or service that supplies credentials has failed
+        except BotoCoreError as error:
             raise ec2_errors.translate_error(error, service, region, "", self.account.profile) from error
 
     def _get_session(self) -> Any:
@@ -278,7 +286,7 @@ def _service_loader(folders: str | None) -> Any:
 
 @cache
 def shared_calls(account: AwsAccount) -> AwsCalls:
-    """Return the client of an account that all code in this process shares."""
+    """Return the :class:`AwsCalls` of an account, which all code in this process shares."""
     return AwsCalls(account)
 
 
@@ -286,7 +294,7 @@ class _RateLimiter:
     """Adaptive limit on the rate of calls to one service in one region, for the whole process."""
 
     def __init__(self) -> None:
-        self._interval = 0.0  # seconds between two calls
+        self._interval = 0.0  # seconds between two calls; 0 without throttling
         self._next_at = 0.0
 
     async def acquire(self) -> None:

@@ -36,7 +36,7 @@ REJECTED_CREDENTIALS_CODES = frozenset(
     {"AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException", "SignatureDoesNotMatch", "OptInRequired"}
 )
 DENIED_CODES = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
-# EC2 has no capacity at a place, at this time or for this account. Another place may have capacity.
+# Error codes for missing capacity at a place, at this time or for this account. Another place may have capacity.
 NO_CAPACITY_CODES = frozenset(
     {
         "InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientReservedInstanceCapacity",
@@ -46,12 +46,13 @@ NO_CAPACITY_CODES = frozenset(
 )  # fmt: skip
 VCPU_QUOTA_CODES = frozenset({"VcpuLimitExceeded", "MaxSpotInstanceCountExceeded"})
 QUOTA_CODES = VCPU_QUOTA_CODES | {"InstanceLimitExceeded", "PendingVerification"}
-# Regions that an account must enable first.
+# Pattern of regions that an account must enable before use.
 OPT_IN_REGIONS = re.compile(r"(af|il|me|mx)-|ap-(east-|south-2|southeast-[3-9])|ca-west-|eu-(central-2|south-)")
-MAX_QUOTE = 130  # characters of AWS's own text in a message, so that no message exceeds 300
-# Limits of the account in one region. Other regions have limits of their own.
+MAX_QUOTE = 130  # maximum characters of AWS's own text in an error message, so that no message exceeds 300 characters
+# Error codes for limits of the account in one region. Another region has limits of its own.
 REGION_LIMIT_CODES = frozenset({"SecurityGroupLimitExceeded", "NetworkInterfaceLimitExceeded", "VolumeLimitExceeded"})
-# The account has no role for Spot, and these credentials cannot create it. Machines on demand need no role.
+# Error code if the account has no role for Spot and these credentials cannot create the role. On-demand machines need
+# no such role.
 NO_SPOT_ROLE = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 UNAVAILABLE_CODES = NO_CAPACITY_CODES | QUOTA_CODES | {"Unsupported", "UnsupportedOperation"}
 
@@ -91,12 +92,13 @@ def error_code(error: BaseException) -> str:
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Check whether the same call may succeed a little later."""
+    """Check whether the same call may succeed if it is repeated a little later."""
     from botocore import exceptions
 
     if _is_transient(error_code(error)) or _is_garbled(error):
         return True
-    # Without an answer, the effect of the call is unknown. All callers make calls that are safe to repeat.
+    # Without an answer, it is unknown whether the call took effect. A retry is safe, because all calls of this package
+    # can be repeated.
     return isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError)
 
 
@@ -173,7 +175,8 @@ def translate_error(
         return Unreachable(f"{place} cannot be reached ({text}): check the network and the region name {region}")
     if isinstance(error, exceptions.HTTPClientError | exceptions.ConnectionError):
         return Unreachable(f"{place} did not answer {name} ({kind}). Try again later")
-    if _is_garbled(error):  # the exception's text would include the whole invalid answer
+    # replaced by a short text, because the exception's text would include the whole invalid answer
+    if _is_garbled(error):
         return Unreachable(
             f"invalid answer to {name} from {place}: check for a proxy or a network sign-in page. The call may have "
             "succeeded"
@@ -189,7 +192,7 @@ def _sign_in_command(command: str, profile: str | None) -> str:
 
 
 def _brief(text: str, most: int = MAX_QUOTE) -> str:
-    """Shorten a text of AWS or boto3 for a message. The debug log has the whole text."""
+    """Shorten an error text of AWS or boto3 for a message. The debug log contains the whole text."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -236,7 +239,8 @@ def _rejection_error(error: Any, place: str, name: str, sign_in: str) -> Skyward
             code,
         )
     if code in UNAVAILABLE_CODES:
-        first = message.partition(". ")[0]  # AWS's other sentences only advise to choose another zone
+        # only the first sentence, because the others just advise to choose another zone
+        first = message.partition(". ")[0]
         return CapacityRefused(f"{code}: {first}", code)
     if code.startswith("InvalidAMIID"):
         return NoImage(f"{place} has no such machine image: {message}; image ids differ between regions")
@@ -266,7 +270,8 @@ def is_attempt_failure(error: SkywardError) -> bool:
 def is_region_failure(error: SkywardError) -> bool:
     """Check whether another region may still work after this error.
 
-    It may if the region does not answer, denies the action, has reached a limit of the account, or lacks the image.
+    Another region may work if this region does not answer, denies the action, has reached a limit of the account, or
+    lacks the machine image.
     """
     if isinstance(error, CallFailed):
         return error.code in DENIED_CODES | REGION_LIMIT_CODES
@@ -301,7 +306,7 @@ async def query_regions(
 GROUP_NOT_FOUND = ("InvalidGroup.NotFound", "InvalidGroupId.NotFound")
 KEY_NOT_FOUND = ("InvalidKeyPair.NotFound",)
 PLACEMENT_GROUP_NOT_FOUND = ("InvalidPlacementGroup.Unknown",)
-VISIBILITY_TIMEOUT = 300.0  # seconds until all parts of EC2 know a new resource, according to its API reference
+VISIBILITY_TIMEOUT = 300.0  # seconds until all parts of EC2 know a new resource, according to EC2's API reference
 POLL_PAUSES = (0.2, 2.0)  # first and longest pause between two attempts, in seconds
 
 
@@ -333,13 +338,15 @@ async def retry_while(
         pause = min(longest, pause * 2)
 
 
-LOOK_TIMEOUT = 10.0  # seconds until queries no longer show a deleted resource; only then a denied deletion is an error
+# seconds until queries no longer show a deleted resource; a denied deletion counts as an error only after this time
+LOOK_TIMEOUT = 10.0
 
 
 async def delete_unless_gone(
     delete: Callable[[], Awaitable[Any]], find: Callable[[], Awaitable[Sequence[Any]]]
 ) -> None:
-    """Delete a resource. If EC2 denies that, accept the denial as soon as queries do not show the resource.
+    """Delete a resource. If EC2 denies the deletion, return without an error as soon as queries no longer show the
+    resource.
 
     Args:
         delete: Makes the call.

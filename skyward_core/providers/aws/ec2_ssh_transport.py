@@ -28,7 +28,8 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 
 HOST_KEY_FILE = "/etc/ssh/ssh_host_ed25519_key"
 NEXT_KEY_FILE = "/etc/ssh/skyward_next_key"
-# Runs as root. The new key is written to a separate path and then installed, so an interrupted rotation can resume.
+# Command that root runs. The new key is first written to a separate path, so that an interrupted rotation can be
+# resumed.
 MAKE_KEY_COMMAND = (
     f"test -e {NEXT_KEY_FILE}.pub || {{ rm -f {NEXT_KEY_FILE} && "
     f"ssh-keygen -q -t ed25519 -N '' -C '' -f {NEXT_KEY_FILE}; }} && cat {NEXT_KEY_FILE}.pub"
@@ -38,8 +39,9 @@ INSTALL_KEY_COMMAND = (
     f"{HOST_KEY_FILE}.pub && "
     "{ systemctl restart ssh || systemctl restart sshd; }"
 )
-BOOT_TIMEOUT = 600.0  # seconds after launch in which a machine may still be booting
-KEY_ROTATION_TIMEOUT = 20.0  # seconds until the machine's SSH server uses the new key
+# seconds after a machine's launch in which a failed connection may mean that the machine is still booting
+BOOT_TIMEOUT = 600.0
+KEY_ROTATION_TIMEOUT = 20.0  # seconds until the machine's SSH server presents its new key
 POLL_PAUSE = 0.1
 
 RunAsRoot = Callable[[str], Awaitable[str]]
@@ -90,7 +92,7 @@ class HostKeyFile:
         before = self.keys
         if len(before) == 1:
             return
-        if before and before[-1] == seen:  # an earlier client stopped before it saved the key
+        if before and before[-1] == seen:  # a former client rotated the key, but ended before it saved the new key
             self.write(seen)
             return
         try:
@@ -111,22 +113,23 @@ class HostKeyFile:
         self.write(new)
 
 
-# From https://docs.astral.sh/uv/getting-started/installation, installed for the login user into a folder on the PATH of
-# every channel. The script is downloaded completely before it runs.
+# Command from https://docs.astral.sh/uv/getting-started/installation. It installs uv for the login user, into a folder
+# that is in PATH for every command. The installer is downloaded completely before it runs.
 INSTALL_UV_COMMAND = (
     'PATH="$PATH:$HOME/.local/bin";u=https://astral.sh/uv/install.sh;t=$(mktemp)&&'
     '{ curl -LsSf -o "$t" "$u"||wget -qO "$t" "$u";}&&UV_UNMANAGED_INSTALL="$HOME/.local/bin" sh "$t">&2;'
     'r=$?;rm -f "$t";exit $r'
 )
-INSTALL_UV_TIMEOUT = 120.0  # seconds
-ADDRESS_CHECK_INTERVAL = 15.0  # seconds between two queries for the client's address
+INSTALL_UV_TIMEOUT = 120.0  # seconds for the installation of uv
+ADDRESS_CHECK_INTERVAL = 15.0  # seconds between two queries for the client's own public address
 _log = get_logger("provider")
 
 
 class Ec2Transport(SSHTransport):
     """SSH transport to an EC2 instance.
 
-    Rotates the host key, installs uv if needed, and allows the connection again if the client's address has changed.
+    After the first login, replaces the host key. Installs uv if needed. If the client's address has changed, allows SSH
+    from the new address.
 
     Args:
         own_key: File with the instance's trusted keys.
@@ -153,7 +156,7 @@ class Ec2Transport(SSHTransport):
             return await super()._ensure_connected(report, 0.0)
         except Unreachable as error:
             is_admitted = False
-            # A security group drops packets from addresses that it does not allow, so connections to it time out.
+            # If the client's address has changed, the security group drops its packets, so connections time out.
             if isinstance(error.__cause__, TimeoutError):
                 self._next_check = time.monotonic() + ADDRESS_CHECK_INTERVAL
                 is_admitted = await self._is_admitted_since(self._admit, begun)
@@ -162,11 +165,13 @@ class Ec2Transport(SSHTransport):
         return await super()._ensure_connected(report, patience)
 
     async def _is_admitted_since(self, admit: Callable[[], Awaitable[float]], begun: float) -> bool:
-        """Allow SSH from the client's present address. Return whether the address has changed since a time."""
+        """Allow SSH from the client's present address. Return whether the allowed address has changed since the given
+        time.
+        """
         try:
             with progress_listener(self._listener):
                 return await admit() >= begun
-        except SkywardError as error:  # the connection error is reported
+        except SkywardError as error:  # the caller reports the original connection error instead
             _log.info("cannot check this machine's address: %s", error_message(error))
             return False
 
@@ -178,13 +183,16 @@ class Ec2Transport(SSHTransport):
         try:
             return await super().prepare(config, report, gate, first=first)
         except NoFittingPython as error:
-            if self.python.named or error.tried:  # the user chose an interpreter, or uv failed already
+            # do not install uv, because the user chose an interpreter, or a Python from uv was tried already
+            if self.python.named or error.tried:
                 raise
             await self._ensure_uv(report, error)
         return await super().prepare(config, report, gate, first=first)
 
     async def _ensure_uv(self, report: Report, missing: NoFittingPython) -> None:
-        """Install uv, which can download any Python. On rented machines, that does not need the user's permission."""
+        """Install uv, which can download any Python version. On rented machines, installations need no permission from
+        the user.
+        """
         report(
             "running", detail=f"no Python {self.python.minor} on {self.target.host}; downloading uv, which installs it"
         )
@@ -209,7 +217,7 @@ class Ec2Transport(SSHTransport):
             try:
                 return _key_text((await fetch_host_key(self.target)).key)
             except Unreachable:
-                return ""  # the SSH server is restarting
+                return ""  # no answer while the SSH server restarts
 
         try:
             await self._host_key_file.rotate(_key_text(link.shown), as_root, shown)
@@ -230,7 +238,7 @@ async def _run_command(link: HostConnection, command: str, seconds: float | None
     output = CommandOutput()
     channel = await open_session(link, command, output)
     lines = []
-    with closing(channel):  # stops a command that took too long
+    with closing(channel):  # closing the channel stops a command that has exceeded its time limit
         while (line := await output.read_line(link.target.host, "a command", seconds)) is not None:
             lines.append(line.decode("utf-8", "replace"))
         await output.wait_within(answer_timeout(), channel.wait_closed)

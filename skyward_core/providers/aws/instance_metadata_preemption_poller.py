@@ -23,14 +23,15 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from urllib.parse import urlsplit
 
-POLL_INTERVAL = 5.0  # seconds between polls, as recommended by EC2's guide
-READ_TIMEOUT = 2.0  # seconds of silence within an answer
+POLL_INTERVAL = 5.0  # seconds between two polls, as EC2's user guide recommends
+READ_TIMEOUT = 2.0  # seconds without data within an answer, after which the request fails
 POLL_TIMEOUT = 20  # seconds after which a poll counts as hanging
 MAX_RESPONSE_BYTES = 4096  # maximum bytes of an answer that are read
-TOKEN_TTL = 21600  # seconds of validity that are requested for a token
-FAILURES_BEFORE_REPORT = 6  # failed polls in a row
-MAX_SECONDS_LEFT = 3600.0  # limit on the seconds in a notice
-ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"  # AWS's own tools read this variable, too
+TOKEN_TTL = 21600  # seconds for which the requested session token is valid
+FAILURES_BEFORE_REPORT = 6  # number of failed polls in a row after which the program reports an error
+MAX_SECONDS_LEFT = 3600.0  # upper limit for the remaining seconds in a notice, because the server's data is not trusted
+# environment variable with the service's address, which AWS's own tools also read
+ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 ACTIONS = ("terminate", "stop", "hibernate")
 
 

@@ -87,7 +87,9 @@ def purchase_tags(token: str) -> dict[str, str]:
 
 
 def tagged_expiry(marks: Mapping[str, str]) -> float | None:
-    """Return the time at which a tagged resource should have ended, as Unix time; None if the tags have none."""
+    """Return the Unix time after which a resource should no longer exist, according to its tags; None if the tags
+    contain no time.
+    """
     try:
         return float(calendar.timegm(time.strptime(marks.get(EXPIRES, ""), DATE_FORMAT)))
     except ValueError:
@@ -150,7 +152,8 @@ class LaunchJournal(PoolKeyFolder):
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
             login = self._make_key(self.login_key, f"skyward-{self.pool}")
             host = self._make_key(self.path / "host_key", f"host-of-{self.pool}")
-            # All machines of the pool boot with this key, whatever their addresses. The file contains no other key.
+            # The host pattern is "*", because all machines of the pool boot with this key. The file contains no other
+            # key.
             write_atomic(self.known_hosts, f"* {' '.join(host.public.split()[:2])}\n".encode())
         return login, host
 

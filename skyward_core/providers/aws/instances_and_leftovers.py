@@ -29,14 +29,14 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 
 ENDED_STATES = ("terminated",)
 ENDING_STATES = ("shutting-down", "stopping", "stopped")
-VISIBILITY_TIMEOUT = 300.0  # seconds until all queries show a new instance, according to the EC2 API reference
-FIND_TIMEOUT = 10.0  # seconds that one search waits for machines of an unconfirmed request
-SETTLE_SECONDS = 900.0  # seconds after launch; later, an instance that EC2 does not know has ended
-MIN_BILLED_SECONDS = 60.0  # seconds that AWS bills for a machine, its disk and its address in any case
-PAGE_SIZE = 1000  # items per page of an answer
-MAX_TAGGED_RESOURCES = 1000  # resources per call of ``create_tags``
-MAX_DESCRIBED_INSTANCES = 200  # instances per query
-POLL_PAUSE = 1.0  # seconds between two queries for expected instances
+VISIBILITY_TIMEOUT = 300.0  # seconds until all queries show a new instance, according to EC2's API reference
+FIND_TIMEOUT = 10.0  # seconds that a search waits for machines of a request that EC2 has not confirmed
+SETTLE_SECONDS = 900.0  # seconds after its launch until an instance that EC2 does not know counts as ended
+MIN_BILLED_SECONDS = 60.0  # minimum seconds that AWS bills for a machine, its disk and its address
+PAGE_SIZE = 1000  # maximum items per page of EC2's answers
+MAX_TAGGED_RESOURCES = 1000  # maximum resources per call of ``create_tags``
+MAX_DESCRIBED_INSTANCES = 200  # maximum instances per query
+POLL_PAUSE = 1.0  # seconds between two queries for instances that should appear
 
 
 def to_machine(instance: Mapping[str, Any], region: str, facts: Mapping[str, Any]) -> Machine:
@@ -90,7 +90,7 @@ async def find_instances(calls: AwsCalls, region: str, ids: Iterable[str]) -> di
 async def describe_instances(
     calls: AwsCalls, region: str, filters: Sequence[Mapping[str, Any]]
 ) -> dict[str, dict[str, Any]]:
-    """Return EC2's descriptions of the instances that pass filters, by id."""
+    """Return EC2's descriptions of the instances that match filters, by id."""
     reservations = await calls.call_all(
         "ec2", region, "describe_instances", "Reservations", Filters=filters, MaxResults=PAGE_SIZE
     )
@@ -150,7 +150,8 @@ async def find_machines(calls: AwsCalls, folder: LaunchJournal, regions: Sequenc
     return sorted([*_shown_machines(notes, facts, found), *unseen], key=lambda each: each.state == "gone")
 
 
-_FIRST_LOOKS: dict[str, float] = {}  # token of a pool -> time when this process first looked for the pool's machines
+# by token of a pool: time at which this process first searched for the pool's machines
+_FIRST_LOOKS: dict[str, float] = {}
 
 
 def _shown_machines(
@@ -233,16 +234,19 @@ def _update_state(machine: Machine, instance: Mapping[str, Any] | None) -> Machi
         at = {} if (ended := _stopped_at(instance)) is None else {"ended": ended}
         return replace(machine, state="gone", extra=machine.extra | _end_facts(instance) | at)
     if name in ENDING_STATES:
-        state: MachineStatus = "agentless" if name == "stopped" else "ending"  # a stopped machine keeps its disk
+        # a stopped machine still has its disk, which costs money
+        state: MachineStatus = "agentless" if name == "stopped" else "ending"
         return replace(machine, state=state, extra=machine.extra | _end_facts(instance))
     if machine.address:
         return machine
-    private = instance.get("PrivateIpAddress", "")  # the machine was recorded before EC2 showed its address
+    private = instance.get("PrivateIpAddress", "")  # the machine was recorded before EC2 had assigned its address
     return replace(machine, address=instance.get("PublicIpAddress") or private, private_address=private)
 
 
 def _end_facts(instance: Mapping[str, Any]) -> dict[str, str]:
-    """Return the reason of an instance's end in ``why`` (empty after a termination request) and ``preempted``."""
+    """Return why an instance has ended, under ``why`` (empty after a termination request), and under ``preempted``
+    whether it was preempted.
+    """
     code = instance.get("StateReason", {}).get("Code", "")
     why = {"why": "it shut itself down" if code == "Client.InstanceInitiatedShutdown" else ""}
     return why | ({"preempted": f"EC2 took it back ({code})"} if code == "Server.SpotInstanceTermination" else {})
@@ -316,7 +320,8 @@ async def terminate(calls: AwsCalls, machines: Sequence[Machine], **how: Any) ->
         try:
             await _terminate_in_region(calls, region, here, how)
         except SkywardError as error:
-            failures.append(error)  # raised later, because the machines of other regions must end, too
+            # raised after the loop, because the machines of the other regions must be terminated as well
+            failures.append(error)
     for failure in failures:
         raise failure
 
@@ -329,12 +334,14 @@ async def _terminate_in_region(calls: AwsCalls, region: str, machines: Sequence[
         await calls.call("ec2", region, "terminate_instances", InstanceIds=list(part), **how)
 
     refused = await call_in_parts(ids, end) if ids else {}
-    for id in refused.keys() & seen.keys():  # an instance that EC2 does not show yet is terminated at the next attempt
+    # skip instances that EC2 does not show yet; the next attempt terminates them
+    for id in refused.keys() & seen.keys():
         raise refused[id]
 
 
 async def call_in_parts(ids: Sequence[str], ask: Callable[[Sequence[str]], Awaitable[None]]) -> dict[str, CallFailed]:
-    """Make a call about several resources. If EC2 refuses the whole call because of one of them, repeat it by halves.
+    """Make a call about several resources. If EC2 refuses the whole call because of one resource, repeat the call for
+    each half of the resources.
 
     Args:
         ids: The resources; at least one.
@@ -360,7 +367,7 @@ async def call_in_parts(ids: Sequence[str], ask: Callable[[Sequence[str]], Await
 
 OWN_TAG_FILTER = [{"Name": "tag-key", "Values": [tags.LEDGER]}]
 LIVE_STATES = ["pending", "running", "stopping", "stopped"]
-TERMINATION_TIMEOUT = 300.0  # seconds for EC2 to report machines as ended
+TERMINATION_TIMEOUT = 300.0  # seconds until EC2 must report terminated machines as ended
 POLL_PAUSES = (0.2, 5.0)
 
 
@@ -399,7 +406,7 @@ async def _find_in_region(calls: AwsCalls, region: str) -> list[Leftover]:
 
 
 def _make_leftover(what: str, id: str, place: str, description: Mapping[str, Any]) -> Leftover:
-    # Every user of the account can write tags, so their values are not trusted.
+    # The texts of tags are sanitized, because every user of the account can write tags.
     marks = {key: sanitize_line(text) for key, text in tags.parse_tags(description).items()}
     made = description.get("LaunchTime") or description.get("CreateTime")
     ledger = marks.get(tags.LEDGER, "")

@@ -52,10 +52,10 @@ from skyward_core.store.debug_log import get_logger
 from skyward_core.store.ledger_rows import process_mark
 from skyward_core.util.light_dataclass import Value, value
 
-CAPACITY_BLOCK_MARKET = "capacity-block"  # EC2's name of this market
+CAPACITY_BLOCK_MARKET = "capacity-block"  # EC2's name of the market for reserved Capacity Blocks
 LINUX_PLATFORM = "Linux/UNIX"
 ENDED_RESERVATION_STATES = ("expired", "cancelled", "failed", "payment-failed", "unsupported")
-BLOCK_END_MARGIN = 30 * 60.0  # seconds before a block's end at which EC2 terminates the block's machines
+BLOCK_END_MARGIN = 30 * 60.0  # seconds between the termination of a Capacity Block's machines and the block's end
 
 
 def _parse_reservation(description: Mapping[str, Any], region: str) -> Reservation:
@@ -92,7 +92,8 @@ async def buy_block(calls: AwsCalls, block: Block, token: str) -> Reservation:
     except CallFailed as error:
         if error.code:
             raise
-        raise Unreachable(error_message(error)) from error  # the answer could not be parsed
+        # the answer cannot be parsed, so it is unknown whether the block was bought
+        raise Unreachable(error_message(error)) from error
     try:
         return _parse_reservation(answer.get("CapacityReservation") or answer["CapacityReservations"][0], block.region)
     except (LookupError, TypeError, AttributeError) as error:
@@ -217,7 +218,8 @@ def user_data(host_key: KeyPair, deadman: int) -> str:
         "ssh_pwauth": False,
         "package_update": False,
         "package_upgrade": False,
-        # cloud-init runs the scripts of this folder at each boot; a pending shutdown does not survive a reboot.
+        # cloud-init runs the scripts of this folder at each boot. This is necessary, because a reboot cancels a pending
+        # shutdown.
         "write_files": [
             {"path": DEADMAN_SCRIPT, "permissions": "0755", "content": f"#!/bin/sh\nshutdown -P +{deadman}\n"}
         ],
@@ -228,10 +230,12 @@ def user_data(host_key: KeyPair, deadman: int) -> str:
 
 _log = get_logger("provider")
 
-PLACEHOLDER = "(created by the launch)"  # shown in plans in place of values that only a launch creates
-TOKEN_SPENT = "IdempotentInstanceTerminated"  # EC2's error code if all machines of an idempotency token have ended
-MIN_DEADMAN_MINUTES = 10  # minutes; a shutdown in less than this blocks logins
-DEADMAN_MARGIN_MINUTES = 5  # minutes by which the deadman exceeds the lease
+PLACEHOLDER = "(created by the launch)"  # text that plans show in place of values that only a launch creates
+# EC2's error code if all machines that a request with this token created have ended
+TOKEN_SPENT = "IdempotentInstanceTerminated"
+# minimum minutes until the deadman's shutdown, because a shutdown in less than this time blocks logins
+MIN_DEADMAN_MINUTES = 10
+DEADMAN_MARGIN_MINUTES = 5  # minutes by which the deadman outlasts the agent's lease
 POLL_PAUSES = (0.3, 3.0)  # first and longest pause between two queries for starting machines, in seconds
 
 
@@ -262,7 +266,7 @@ class LaunchAttempt(Value):
 
     @property
     def add_prices(self) -> str:
-        """Description with the price of one machine."""
+        """Text that describes the attempt, with the price of one machine."""
         known = "$?/h" if self.hourly is None else f"${self.hourly:,.2f}/h"
         return f"{self}, {known} each{' (price list of this release)' if self.shipped else ''}"
 
@@ -284,7 +288,7 @@ class LaunchParameters(Value):
         profile: Instance profile, by name or ARN.
         disk_gb: Size of each disk in GB.
         public: Whether machines have public addresses.
-        account: Number of the AWS account that pays.
+        account: Number of the AWS account to which the machines are charged.
         reservation: Id of the reservation that provides the machines; "" for none.
     """
 
@@ -328,9 +332,10 @@ class InstanceLaunch:
         self._image = image
         self._terminate = ended
         self._security_resources: dict[tuple[str, str], SecurityResources] = {}
-        self._has_group: dict[str, bool] = {}  # by region
-        self._refused_vcpus: dict[tuple[str, str], int] = {}  # by region and quota: vCPUs that exceed the quota
-        self._may_exist = False  # whether a request for machines was sent and not rejected
+        self._has_group: dict[str, bool] = {}  # by region: whether the pool has a placement group there
+        # by (region, quota): number of vCPUs that exceeds the quota, as EC2 has refused so many
+        self._refused_vcpus: dict[tuple[str, str], int] = {}
+        self._may_exist = False  # whether EC2 has not rejected a sent request, so that machines may exist
 
     async def launch_machines(
         self, attempts: Sequence[LaunchAttempt], failed_regions: Sequence[tuple[str, SkywardError]] = ()
@@ -348,11 +353,11 @@ class InstanceLaunch:
         """
         login, host_key = await asyncio.to_thread(self._folder.make_keys)
         reasons = list(failed_regions)
-        closed: set[str] = set()  # regions without further attempts
+        closed: set[str] = set()  # regions in which no further attempt is made
         # Without the placement group, EC2 may have capacity for machines that are further apart.
         both = [(each, replace(each, grouped=False)) if each.grouped else (each,) for each in attempts]
         attempts = [each for some in both for each in some]
-        apart: LaunchAttempt | None = None  # ungrouped attempt that would repeat a failed one
+        apart: LaunchAttempt | None = None  # the attempt without a placement group that would repeat a failed attempt
         for number, attempt in enumerate(attempts, 1):
             quota, need = self._quota_need(attempt)
             is_refused = need >= self._refused_vcpus.get(quota, math.inf)
@@ -363,14 +368,16 @@ class InstanceLaunch:
             try:
                 return await self._launch_attempt(attempt, login, host_key)
             except SkywardError as error:
-                # If machines may exist already, another attempt would launch additional machines, which cost money.
+                # If an earlier request may have created machines, do not try another place, because its machines would
+                # cost money in addition.
                 if self._may_exist or not (ec2_errors.is_attempt_failure(error) or ec2_errors.is_region_failure(error)):
                     raise
                 if ec2_errors.is_region_failure(error):
                     closed.add(attempt.place.region)
                 _log.info("%s: %s", attempt, error_message(error), extra={"pool": self._folder.pool})
                 full = isinstance(error, CapacityRefused | CallFailed) and error.code in ec2_errors.NO_CAPACITY_CODES
-                # If the region has no placement group, the next, ungrouped attempt would send the same request.
+                # If the group was not created, this attempt ran without it, and the next attempt would send the same
+                # request.
                 if attempt.grouped and not (full and self._has_group.get(attempt.place.region)):
                     apart = replace(attempt, grouped=False)
                 reasons.append((str(attempt), await self._describe_shortage(attempt, error)))
@@ -379,7 +386,7 @@ class InstanceLaunch:
         raise combine_errors(reasons, "no machines available: ")
 
     def _quota_need(self, attempt: LaunchAttempt) -> tuple[tuple[str, str], int]:
-        """Return the region and quota of an attempt, and the vCPUs of its machines."""
+        """Return the region and the quota that an attempt needs, and the number of vCPUs of its machines."""
         code = account_setup.quota_code(attempt.kind.name, attempt.market)
         return (attempt.place.region, code or attempt.kind.name), attempt.kind.vcpus * self._parameters.least
 
@@ -389,7 +396,7 @@ class InstanceLaunch:
             return error
         key, need = self._quota_need(attempt)
         self._refused_vcpus[key] = need
-        with suppress(SkywardError):  # the quotas may be hidden from these credentials
+        with suppress(SkywardError):  # no quota in the error if these credentials may not read quotas
             if text := await account_setup.quota_shortage(self._calls, *key, need, refused=True):
                 return CapacityRefused(text, error.code)
         return error
@@ -421,7 +428,8 @@ class InstanceLaunch:
             self._folder.add("answer", client_token=request["ClientToken"], ids=named)
 
         try:
-            # The user's own group cannot become visible later; only a new group of the pool may be unknown at first.
+            # Retry only for a security group of the pool, which EC2 may not know yet. A group of the user that EC2 does
+            # not know does not exist.
             new = (
                 *ec2_errors.KEY_NOT_FOUND,
                 *ec2_errors.PLACEMENT_GROUP_NOT_FOUND,
@@ -430,17 +438,18 @@ class InstanceLaunch:
             ask = partial(self._calls.call, "ec2", place.region, "run_instances", answered=record_answer, **request)
             answer: dict[str, Any] = await retry_while(new, ask)
         except Unreachable:
-            # The request may have succeeded. Its machines may appear for some time after its last attempt, which may be
-            # minutes later than the first attempt, so the present time is recorded.
+            # Record that the request may have succeeded. The present time counts, because the last attempt may be
+            # minutes later than the first, and machines can appear for some time after it.
             self._folder.add("unanswered", client_token=request["ClientToken"], at=time.time())
             raise
         except SkywardError as error:
-            if named:  # EC2 has launched these machines, but its answer could not be recorded
+            if named:  # the answer of EC2 could not be recorded, but it names the machines, so terminate them
                 raise PoolError(f"{error_message(error)}. EC2 launched {', '.join(named)}") from error
             self._folder.add("refusal", client_token=request["ClientToken"], why=error_message(error))
             self._may_exist = False
             if isinstance(error, CallFailed) and error.code == TOKEN_SPENT:
-                # The request came from a killed client, and its machines have shut themselves down since.
+                # A killed client sent this request, and its machines have shut themselves down. Request new machines
+                # with a new token.
                 self._parameters = replace(parameters, token=f"{parameters.token}x")
                 return await self._launch_attempt(attempt, login, host_key)
             raise
@@ -551,7 +560,7 @@ class InstanceLaunch:
                 if each["State"]["Name"] in (*ENDED_STATES, *ENDING_STATES):
                     cause = each.get("StateReason", {})
                     text = f"machine {name} ended during startup: {cause.get('Message') or 'EC2 reports no reason'}"
-                    # EC2 itself ended the machine, usually for lack of capacity.
+                    # Codes with "Server." mean that EC2 itself ended the machine, usually because of missing capacity.
                     if (code := cause.get("Code", "")).startswith("Server."):
                         raise CapacityRefused(text, code.removeprefix("Server."))
                     raise PoolError(text)
@@ -676,8 +685,8 @@ class AttemptPlanner(Value):
     ) -> LaunchAttempt:
         priced = offer if held is None else held.price_offer(offer)
         market = offer.market if held is None else held.market
-        # A reservation already determines where its machines are.
+        # The place of a reservation's machines is already determined, so a placement group has no use.
         several = held is None and self.together and self.spec.most_nodes > 1
-        # Machines with a fast network or GPUs communicate faster if they are close together.
+        # Use a placement group only for machines with EFA or GPUs, which communicate faster if they are close together.
         grouped = several and kind.cluster and (kind.efa or bool(kind.accelerator))
         return LaunchAttempt(place, kind, market, priced.billed_hourly, priced.shipped, grouped=grouped)

@@ -32,9 +32,10 @@ from skyward_core.store.state_folder import state_home
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.safe_file_access import parse_json, read_bytes, write_atomic
 
-DEFAULT_INSTANCE_TYPE = "m7i.large"  # for requests without any machine requirements
+DEFAULT_INSTANCE_TYPE = "m7i.large"  # instance type for a pool without any machine requirements
 ACCELERATOR_FAMILIES = ("g*", "p*", "trn*", "inf*", "dl*")
-# Burstable families such as t3 are missing; users who want them name the type.
+# Patterns of the types for machines without accelerators. Burstable families such as t3 are only used if the user names
+# the type.
 CPU_FAMILIES = ("c6*", "c7*", "c8*", "m6*", "m7*", "m8*", "r6*", "r7*", "r8*")
 MIB_PER_GB = 1024.0
 
@@ -88,7 +89,7 @@ class InstanceType(Value):
 
 
 def parse_instance_type(description: Mapping[str, Any]) -> InstanceType:
-    """Convert one description of ``DescribeInstanceTypes``."""
+    """Convert one instance type in EC2's answer to ``DescribeInstanceTypes``."""
     gpus = _list_accelerators(description)
     first = gpus[0] if gpus else {}
     able = description.get("ProcessorInfo", {}).get("SupportedArchitectures", ["x86_64"])
@@ -117,7 +118,9 @@ def _list_accelerators(description: Mapping[str, Any]) -> list[Any]:
 
 
 def _is_ordinary(description: Mapping[str, Any]) -> bool:
-    """Check that a type is virtualized and has whole accelerators. Users select other types by name."""
+    """Check that a type is virtualized and has whole accelerators. Other types are used only if the user names the
+    type.
+    """
     return not description.get("BareMetal") and all(
         each.get("GpuPartitionSize", 1.0) == 1.0 for each in _list_accelerators(description)
     )
@@ -173,12 +176,12 @@ UBUNTU_AMI = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{}/hvm/e
 DEBIAN_NAMES = {"x86_64": "amd64", "arm64": "arm64"}
 NEURON_AMI = "/aws/service/neuron/dlami/base/ubuntu-24.04/latest/image_id"
 NEURON_FAMILIES = re.compile(r"(trn|inf[2-9])")
-# Instance families whose accelerators have no driver in any of these images.
+# By pattern of an instance family: accelerator for which none of these images has a driver.
 FAMILIES_WITHOUT_IMAGE = {
     r"p2": "NVIDIA K80", r"p3(dn)?": "NVIDIA V100", r"g2": "NVIDIA K520", r"g3s?": "NVIDIA M60", r"g4ad": "AMD V520",
     r"inf1": "Inferentia", r"dl1": "Gaudi", r"dl2q": "Qualcomm AI 100", r"vt1": "Xilinx U30",
 }  # fmt: skip
-# Default login names, by a pattern of the image's name and platform.
+# Default login names, by a pattern that matches the image's name or platform.
 LOGIN_NAMES = {
     r"^(al20|amzn|rhel|suse|sles|opensuse|almalinux|ol\d)|amazon linux|red hat|suse linux": "ec2-user",
     r"^centos stream (9|\d\d)": "ec2-user",
@@ -300,7 +303,7 @@ class PriceCache:
     async def get(
         self, name: str, ask: Callable[[], Awaitable[Any]], *, lasts: float = DAY_SECONDS
     ) -> tuple[Any, float]:
-        """Return an answer and the Unix time of the query; queries again if the cached answer is too old.
+        """Return an answer and the Unix time of its query. If the cached answer is too old, query again.
 
         Args:
             name: Name of the answer.
@@ -338,19 +341,19 @@ def _read_cache() -> dict[str, Any]:
 
 def _add_to_cache(key: str, piece: dict[str, Any]) -> None:
     pieces = {name: each for name, each in _read_cache().items() if time.time() - each["at"] < DAY_SECONDS}
-    # If two processes write at once, one answer is lost and queried again.
+    # If two processes write the cache at the same time, one answer is lost and must be queried again.
     with suppress(OSError):
         write_atomic(_cache_path(), json.dumps(pieces | {key: piece}).encode())
 
 
-PRICING_REGION = "us-east-1"  # the price service of this region has the prices of all regions
-# Maximum number of types that are queried one by one. For more types, the region's complete price list is read.
+PRICING_REGION = "us-east-1"  # region whose price service has the prices of all regions
+# Maximum number of types whose prices are queried one by one. For more types, the region's complete price list is read.
 MAX_SINGLE_QUERIES = 6
-HOURS_PER_MONTH = 730.0  # AWS uses this number to convert monthly prices to hourly ones
-SPOT_HISTORY_DAYS = 3  # days of past spot prices that are queried
+HOURS_PER_MONTH = 730.0  # number of hours by which AWS divides monthly prices
+SPOT_HISTORY_DAYS = 3  # number of days of past spot prices that are queried
 
 CHINA = "cn-"
-# Regions without prices in dollars for their accounts, by prefix.
+# Partitions of AWS whose accounts have no prices in dollars, by prefix of the region.
 UNPRICED_PARTITIONS = {
     CHINA: "AWS in China bills in CNY", "us-gov-": "accounts of GovCloud cannot query prices",
     "us-iso": "its accounts cannot query prices", "eusc-": "AWS bills in euros there",
@@ -488,9 +491,9 @@ def shipped_extra_prices(region: str) -> dict[str, float]:
     }
 
 
-DEFAULT_DISK_GB = 100  # GB of a machine's disk by default
-SPOT_PRICE_TTL = 3600.0  # seconds for which a spot price is current
-PRICING_TIMEOUT = 20.0  # seconds for all price queries; a launch must not wait longer
+DEFAULT_DISK_GB = 100  # default size of a machine's disk in GB
+SPOT_PRICE_TTL = 3600.0  # seconds for which a queried spot price counts as current
+PRICING_TIMEOUT = 20.0  # seconds for all price queries of a launch, which must not wait longer
 
 
 @value
@@ -567,7 +570,7 @@ async def list_offers(
 
 
 def _shorten_repeated_reasons(notes: Iterable[str]) -> list[str]:
-    """Return the notes, with each reason only in the first note that has it."""
+    """Return notes about failed queries. A reason that occurs in several notes is kept only in the first of them."""
     shortened, seen = [], set()
     for note in notes:
         fact, _, reason = note.partition(": ")
@@ -595,7 +598,7 @@ async def query_region(
     extras = replace(extras, disk_gb=await extras.total_disk_gb(calls, store, region), ami=None)
     answer, _ = await store.get(f"types {region} {about}", ask)
     types = [InstanceType(**each) for each in answer["kinds"]]
-    # Price queries are slow, so they cover only the types that fit the requested accelerator.
+    # Query prices only for the types that fit the requested accelerator, because price queries are slow.
     sold = [kind for kind in types if answer["zones"].get(kind.name)]
     accelerator = requirements.accelerator and (requirements.accelerator.name, requirements.accelerator.count)
     named = [kind.name for kind in sold if accelerator in (None, (kind.accelerator_name, kind.count))]
@@ -697,7 +700,7 @@ class _RegionPrices:
         return notes
 
     def offers(self, provider: str, kind: InstanceType, zone: str, extras: BilledExtras) -> list[Offer]:
-        """Return the offers of a type in a zone: on demand and, if requested, spot."""
+        """Return the offers of a type in a zone: an on-demand offer and, if requested, a spot offer."""
         price = self._on_demand.get(kind.name)
         base = _offer_fields(provider, kind, self._region, zone, self._extra_prices, extras)
         found = [_make_offer(base, price, self._at, shipped=self._shipped)]

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 
 
-HOURS_PER_DAY = 24  # Capacity Blocks are sold in whole days
+HOURS_PER_DAY = 24  # Capacity Blocks are sold for whole days only
 
 
 async def _blocks_of_type(
@@ -78,7 +78,7 @@ async def _blocks_of_type(
     except (CallFailed, CapacityRefused, UsageError) as error:
         if not getattr(error, "code", "InvalidParameterValue").startswith(("Invalid", "Unsupported")):
             raise
-        return []  # Capacity Blocks do not exist for most types
+        return []  # AWS sells no Capacity Blocks of most types, and rejects queries for them
     return [
         Block(
             provider=provider,
@@ -225,7 +225,7 @@ class AWS(JsonSettings, StrictKeywords):
             given = getattr(self, several)
             if given is not None:
                 object.__setattr__(self, several, (given,) if isinstance(given, str) else tuple(given))
-        if is_overridden():  # these settings are not used: the provider of --provider validates its own settings
+        if is_overridden():  # no validation of these settings, because --provider replaces this provider
             return
         if self.security_group and not self.subnet:
             raise UsageError("security_group= requires subnet=: pass a subnet in the group's network")
@@ -260,14 +260,16 @@ class AWS(JsonSettings, StrictKeywords):
             return await zones_and_placement.order_by_topology(
                 self._calls, sorted(existing, key=lambda each: each.node)
             )
-        if any(each.state != "ending" for each in existing):  # machines of a failed attempt may still be ending
+        # machines of an earlier, failed attempt that are still shutting down do not matter
+        if any(each.state != "ending" for each in existing):
             raise PoolError(
                 f"an earlier start of pool {spec.name} left {len(existing)} machines. Tear the pool down, "
                 "then start it again"
             )
         folder.add("begun")
         regions = await self._regions()
-        number = await account_setup.account_number(self._calls, regions)  # first, because it checks the credentials
+        # the first call, because it also checks the credentials
+        number = await account_setup.account_number(self._calls, regions)
         parameters = self._launch_parameters(spec, token, await self._client_network(), number)
         folder.add("wishes", ttl=parameters.ttl, boot_deadman=parameters.boot_deadman, deadman=parameters.deadman)
         attempts, failed_regions = await self._attempts(spec).list_attempts(regions)
@@ -291,7 +293,7 @@ class AWS(JsonSettings, StrictKeywords):
 
     @property
     def _own_parameters(self) -> dict[str, Any]:
-        """Launch parameters that are settings of this provider."""
+        """Parameters of a launch that are taken from the settings of this provider."""
         return {
             "group": self.security_group,
             "profile": self.instance_profile,
@@ -350,7 +352,8 @@ class AWS(JsonSettings, StrictKeywords):
         )  # fmt: skip
 
     async def _list_zones(self, region: str) -> list[zones_and_placement.Zone]:
-        several = len(self.region or ()) > 1  # the setting lists the zones of all regions
+        # with several regions, the setting lists zones of all of them, so use only those of this region
+        several = len(self.region or ()) > 1
         zones = [zone for zone in self.zones or () if not several or zone.startswith(region)]
         return await zones_and_placement.list_zones(self._calls, region, subnet=self.subnet, zones=zones)
 
@@ -374,16 +377,17 @@ class AWS(JsonSettings, StrictKeywords):
             notes.append(held.note)
             found = replace(found, offers=[held.price_offer(each) for each in found.offers])
         try:
-            # Offers without a zone come from the shipped list: EC2 did not answer, so it is not queried again.
+            # Only offers with a zone come from EC2. Offers without a zone come from the shipped list, because EC2 did
+            # not answer, so do not query EC2 again.
             regions = dict.fromkeys(each.region for each in found.offers if each.zone)
             zones = {place.zone: place for region in regions for place in await self._list_zones(region)}
-        except UsageError:  # the region has no subnet or no such zone
+        except UsageError:  # skip a region that has no subnet, or none of the requested zones
             raise
         except PoolError as error:
             notes.append(f"cannot determine the usable zones: {error_message(error)}")
         try:
             order = select_offers(found.offers, requirements, zones, self.ami)
-        except UsageError as error:  # the notes on missing offers may explain the error
+        except UsageError as error:  # raised with the notes on missing offers, which may explain the error
             raise UsageError("; ".join([error_message(error), *found.notes])) from error
         requests, grouped = [], False
         if zones is not None and order[0].zone:
@@ -408,7 +412,7 @@ class AWS(JsonSettings, StrictKeywords):
         )  # fmt: skip
 
     async def warnings(self, spec: PoolSpec) -> list[str]:
-        """Return warnings before a launch: whether the credentials expire before the pool may end.
+        """Return warnings to show before a launch, for example that the credentials may expire before the pool ends.
 
         Args:
             spec: Everything that the user requested.
@@ -443,8 +447,8 @@ class AWS(JsonSettings, StrictKeywords):
             instance_type=self.instance_type or requirements.instance_type,
             zones=tuple(self.zones or ()),
             regions=tuple(self.region or ()),
-            # Software for one architecture may not run on the other, so requests without an architecture get x86_64.
-            # Without any requirements, the default type applies and the field stays empty.
+            # Without a requested architecture, search for x86_64, because software for one architecture may not run on
+            # the other. Without any requirements, the field stays empty and the default type applies.
             architecture=requirements.architecture
             or ("x86_64" if plain and offers_and_images.has_size(requirements) else ""),
         )
@@ -497,7 +501,8 @@ class AWS(JsonSettings, StrictKeywords):
             sold = partial(_blocks_of_type, self._calls, self.name, region, nodes=nodes, hours=hours)
             by_type = await asyncio.gather(*(sold(kind.name) for kind in known.matching_types(requirements)))
             blocks = [each for some in by_type for each in some]
-            found += sorted(blocks, key=lambda block: (block.starts_at, block.upfront))  # earliest first
+            # the earliest block of each region first
+            found += sorted(blocks, key=lambda block: (block.starts_at, block.upfront))
         return found
 
     async def still_sold(self, block: Block) -> Block | None:
@@ -562,7 +567,7 @@ class AWS(JsonSettings, StrictKeywords):
         """
         folder = LaunchJournal(pool, token)
         if (notes := folder.notes()) and not any(each["what"] == "ask" for each in notes):
-            return []  # the creation failed before it requested any machine
+            return []  # without keys, the creation failed before it requested a machine
         return await instances_and_leftovers.find_machines(self._calls, folder, await self._regions())
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:
@@ -725,7 +730,8 @@ class AWS(JsonSettings, StrictKeywords):
     @contextmanager
     def warm(self, spec: PoolSpec) -> Iterator[None]:
         """Import boto3 in the background, because the import takes longer than the first calls."""
-        boto_calls.thread_pool().submit(self._calls.default_region)  # the first call that needs AWS reports an error
+        # errors are ignored, because the first call that needs AWS reports them
+        boto_calls.thread_pool().submit(self._calls.default_region)
         yield
 
     def notices(self, machine: Machine) -> str:
@@ -782,7 +788,7 @@ class AWS(JsonSettings, StrictKeywords):
 
     async def _client_network(self) -> str:
         if self.security_group:
-            return ""  # the user's own group decides which networks may connect
+            return ""  # with a security group of the user, the user decides which networks may connect
         return self.ssh_from or await account_setup.find_client_network(self._calls, (await self._regions())[0])
 
 

@@ -43,9 +43,10 @@ from skyward_core.providers.provider_call_logs_polling_and_cache import report_p
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.safe_file_access import expand_user, is_file
 
-REMOVAL_TIMEOUT = 45.0  # seconds of attempts to remove a security group while ended machines may still use it
-REMOVAL_PAUSES = (0.5, 5.0)  # first and longest pause between two attempts, in seconds
-ADMISSION_TTL = 5.0  # seconds after a change of the client's address in which the address is not queried again
+REMOVAL_TIMEOUT = 45.0  # seconds for removing a security group, which machines that are shutting down may still use
+REMOVAL_PAUSES = (0.5, 5.0)  # first and longest pause between two attempts to remove a security group, in seconds
+# seconds after SSH was allowed from a new address of the client during which the address is not queried again
+ADMISSION_TTL = 5.0
 
 
 @value
@@ -120,7 +121,8 @@ async def admit_client(calls: AwsCalls, folder: LaunchJournal, find_network: Cal
         SkywardError: If the present network cannot be determined or allowed.
     """
     locks = _admissions.setdefault(asyncio.get_running_loop(), {})
-    # Locked, because all machines of a pool lose their connections at the same time, and each calls this function.
+    # Only one call at a time, because all machines of a pool lose their connections together, and each of them calls
+    # this function.
     async with locks.setdefault(folder.path, asyncio.Lock()):
         notes = await asyncio.to_thread(folder.notes)
         changes = [each for each in notes if each.get("network")]
@@ -140,7 +142,7 @@ async def admit_client(calls: AwsCalls, folder: LaunchJournal, find_network: Cal
 
 
 async def _withdraw(calls: AwsCalls, region: str, group: str, network: str) -> str:
-    """Stop allowing SSH from a network. Return why that failed; "" if it did not."""
+    """Stop allowing SSH from a network. Return the reason if this fails, otherwise ""."""
     try:
         await calls.call(
             "ec2", region, "revoke_security_group_ingress", GroupId=group, IpPermissions=[_ssh_rule(network)]
@@ -159,7 +161,7 @@ async def _ensure_group(calls: AwsCalls, place: Zone, folder: LaunchJournal, nam
         )  # fmt: skip
         found = str(made["GroupId"])
     except Unreachable:
-        raise  # the group may exist
+        raise  # no answer, so the group may have been created
     except SkywardError as error:
         if not isinstance(error, CallFailed) or error.code != "InvalidGroup.Duplicate":
             folder.add("group", region=place.region, vpc=place.vpc, id="")
@@ -193,7 +195,8 @@ async def _authorize(calls: AwsCalls, region: str, action: str, group: str, rule
     except CallFailed as error:
         if error.code != "InvalidPermission.Duplicate":
             raise
-        if len(rules) > 1:  # EC2 rejects the whole call if one of its rules exists already
+        # EC2 rejects a call with several rules if one of them exists already, so add them one by one
+        if len(rules) > 1:
             for rule in rules:
                 await _authorize(calls, region, action, group, [rule])
 
@@ -211,7 +214,8 @@ async def remove_security_resources(calls: AwsCalls, folder: LaunchJournal) -> N
         await remove_key_pair(calls, region, each["key"])
         if not (name := each["group"]):
             continue
-        known = [made[region, vpc]] if made.get((region, vpc)) else []  # queries may not show a new group yet
+        # group that the journal names, because queries may not show a new group yet
+        known = [made[region, vpc]] if made.get((region, vpc)) else []
         groups = dict.fromkeys([*known, *await _find_groups(calls, region, name, vpc)])
         for group in groups:
             await remove_group(calls, region, group, name)
@@ -254,7 +258,7 @@ async def remove_group(calls: AwsCalls, region: str, group: str, name: str) -> N
 
 
 ADDRESS_URL = "https://checkip.amazonaws.com"
-ADDRESS_TIMEOUT = 5.0  # seconds for the service that reports the client's address
+ADDRESS_TIMEOUT = 5.0  # seconds for the answer of the service that reports the client's public address
 
 
 async def find_client_network(calls: AwsCalls, region: str) -> str:
@@ -275,7 +279,7 @@ def _query_client_address(calls: AwsCalls, region: str) -> str:
         if host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws")):
             with urllib.request.urlopen(ADDRESS_URL, timeout=ADDRESS_TIMEOUT) as answer:
                 text = answer.read(100).decode("ascii").strip()
-        else:  # a local EC2 emulator sees the address of this connection
+        else:  # not AWS but a local emulator of EC2, which sees the local address of this connection
             with socket.create_connection((host, port), ADDRESS_TIMEOUT) as line:
                 text = line.getsockname()[0]
         address = ipaddress.ip_address(text)
@@ -311,7 +315,7 @@ def merge_accounts(
 
 
 async def account_number(calls: AwsCalls, regions: Sequence[str]) -> str:
-    """Return the account's number from the first region that answers.
+    """Return the number of the AWS account. Queries the regions in order until one answers.
 
     Raises:
         SkywardError: If no region answers.
@@ -335,8 +339,8 @@ async def list_regions(calls: AwsCalls, home: str) -> list[str]:
     return sorted(each["RegionName"] for each in listed["Regions"])
 
 
-EXPIRY_TIMEOUT = 5.0  # seconds to determine when the credentials expire
-# Seconds from now. For a pool without a time to live, a warning is shown only if the credentials expire earlier.
+EXPIRY_TIMEOUT = 5.0  # seconds for determining when the credentials expire
+# Seconds from now. For a pool without a time to live, credentials that expire later than this cause no warning.
 EXPIRY_WARNING_SECONDS = 3600.0
 
 
@@ -350,7 +354,8 @@ async def expiry_warnings(expires: Callable[[], float | None], ttl: float | None
     try:
         async with asyncio.timeout(EXPIRY_TIMEOUT):
             at = await run_in_thread(expires)
-    except (SkywardError, TimeoutError):  # the first call that needs the credentials reports the error
+    # no warning, because the first call that needs the credentials reports the error
+    except (SkywardError, TimeoutError):
         return []
     return list(filter(None, [expiry_warning(at, ttl, time.time())]))
 
@@ -374,14 +379,14 @@ def expiry_warning(at: float | None, ttl: float | None, now: float) -> str:
     )
 
 
-CREDENTIAL_VARIABLES = (  # environment variables that select credentials
+CREDENTIAL_VARIABLES = (  # environment variables that supply or select AWS credentials
     "AWS_ACCESS_KEY_ID",
     "AWS_PROFILE",
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-# Quotas of running machines, in vCPUs: family -> pattern of its types, codes of Service Quotas on demand and for Spot.
-# From "Amazon EC2 instance type quotas". Spot quotas divide the families further, with P5 as a family of its own.
+# Quotas for running machines, in vCPUs, by instance family: pattern of the family's types, code of the on-demand quota,
+# code of the Spot quota. Source: "Amazon EC2 instance type quotas". For Spot, P5 has a quota of its own.
 QUOTA_FAMILIES = {
     "G and VT": (r"(g|vt)\d", "L-DB2E81BA", {"": "L-3819A6DF"}),
     "P": (r"p\d", "L-417A185B", {"p5": "L-C4BD4855", "": "L-7212CCBC"}),
@@ -461,7 +466,7 @@ async def _denied_action(calls: AwsCalls, region: str, action: str, parameters: 
         await calls.call("ec2", region, action, DryRun=True, **parameters)
     except (CredentialsRefused, Unreachable):
         raise
-    # A dry run of an allowed action fails, too, because it is a dry run, or because of the missing image.
+    # A dry run always fails: if the action is allowed, because it is a dry run or because the image is missing.
     except SkywardError as error:
         if getattr(error, "code", "") in DENIED_CODES:
             return "".join(part.capitalize() for part in action.split("_"))

@@ -64,9 +64,9 @@ async def list_zones(
 
 _log = get_logger("provider")
 
-REMOVAL_TIMEOUT = 45.0  # seconds of attempts to remove a placement group while ended machines may still use it
-POLL_PAUSES = (0.3, 5.0)  # first and longest pause between two attempts, in seconds
-MAX_TOPOLOGY_IDS = 100  # instances per query of the topology
+REMOVAL_TIMEOUT = 45.0  # seconds for removing a placement group, which machines that are shutting down may still use
+POLL_PAUSES = (0.3, 5.0)  # first and longest pause between two attempts or queries, in seconds
+MAX_TOPOLOGY_IDS = 100  # maximum instances per query of the network topology
 
 
 async def create_placement_group(calls: AwsCalls, region: str, folder: LaunchJournal, name: str) -> None:
@@ -87,7 +87,8 @@ async def create_placement_group(calls: AwsCalls, region: str, folder: LaunchJou
         )  # fmt: skip
     except CallFailed as error:
         if error.code != "InvalidPlacementGroup.Duplicate":
-            # Recorded, so that the teardown does not try to remove the group, which may be denied, too.
+            # Record the failed creation, so that the teardown does not try to remove this group, which might be denied
+            # as well.
             folder.add("no placement", region=region, name=name)
             raise
 
@@ -127,14 +128,14 @@ async def _delete_group(calls: AwsCalls, region: str, name: str) -> str:
         if error.code != "InvalidPlacementGroup.InUse":
             raise
         return "in use"
-    # A query that lags behind still shows the group as available.
+    # EC2's answer may be outdated and still show the group as available.
     return "deleting" if any(each["State"] == "deleting" for each in await find()) else ""
 
 
 async def find_placement_groups(
     calls: AwsCalls, region: str, filters: Sequence[Mapping[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the placement groups of a region that pass filters."""
+    """Return the placement groups of a region that match filters."""
     answer = await calls.call("ec2", region, "describe_placement_groups", Filters=filters)
     return [each for each in answer["PlacementGroups"] if each["State"] != "deleted"]
 
@@ -144,7 +145,7 @@ async def order_by_topology(calls: AwsCalls, machines: Sequence[Machine]) -> lis
 
     Without topology data, the given order is kept.
     """
-    if len(machines) < 3:  # two machines are neighbors in any order
+    if len(machines) < 3:  # with one or two machines, the order has no effect on their distance
         return list(machines)
     region = machines[0].extra["region"]
     paths: dict[str, tuple[str, ...]] = {}
@@ -153,13 +154,13 @@ async def order_by_topology(calls: AwsCalls, machines: Sequence[Machine]) -> lis
             ids = [each.id for each in machines[at : at + MAX_TOPOLOGY_IDS]]
             answer = await calls.call("ec2", region, "describe_instance_topology", InstanceIds=ids)
             paths |= {each["InstanceId"]: tuple(each["NetworkNodes"]) for each in answer["Instances"]}
-    except SkywardError as error:  # the order only affects speed
+    except SkywardError as error:  # continue in the given order, because the order only affects speed
         _log.debug("cannot determine the network topology: %s", error_message(error))
     return [_with_node(each, node) for node, each in enumerate(sort_by_topology(machines, paths))]
 
 
 def _with_node(machine: Machine, node: int) -> Machine:
-    """Return an unused machine with another node index."""
+    """Return a machine that no node uses yet, with another node index."""
     extra = machine.extra
     folder = machine_folder(extra["folder"].partition(".")[0], extra["token"], node, machine.id)
     return replace(machine, node=node, extra=extra | {"folder": folder})

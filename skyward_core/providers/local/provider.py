@@ -24,7 +24,7 @@ from skyward_core.protocol.node_paths import RETAINED_PREFIX, NodePaths
 from skyward_core.store.state_folder import LOCAL_FOLDER, ensure_socket_folder, remove_abandoned_folders, state_home
 from skyward_core.transport.local_transport_and_environments import AgentStarter, LocalTransport
 
-STOP_TIMEOUT = 3.0  # seconds for an agent and its processes to stop
+STOP_TIMEOUT = 3.0  # seconds for an agent and its processes to stop after SIGTERM
 
 
 class Local(StrictKeywords):
@@ -86,7 +86,7 @@ class Local(StrictKeywords):
             return replace(machine, state="orphaned")
         retained = Path(paths.retained_folder)
         if find_node_processes(str(folder)) or is_running(str(retained)):
-            return replace(machine, state="ending")  # its agent or workers have not ended yet
+            return replace(machine, state="ending")  # the agent or some of its workers have not ended yet
         reason, at = read_exit_reason(str(folder))
         details = {"why": reason, "kept": read_retained_facts(str(retained))} | ({"ended": at} if at else {})
         return replace(machine, state="gone", extra=machine.extra | details)
@@ -155,12 +155,13 @@ async def _remove_pool_folder(root: Path) -> None:
 
 
 def _remove_tree(path: Path) -> None:
-    import shutil  # the import takes time and is only needed at teardown
+    import shutil  # imported late, because the import takes time and only the teardown needs it
 
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        with suppress(IsADirectoryError):  # another client replaced the file with a folder, and will remove that folder
+        # another client has replaced the file by a folder, and will remove the folder itself
+        with suppress(IsADirectoryError):
             path.unlink(missing_ok=True)
 
 

@@ -82,7 +82,8 @@ class AllocationFolder(PoolKeyFolder):
             write_atomic(self.path / "submission", json.dumps(vars(submission)).encode())
 
     def record_request(self) -> str:
-        """Record that a request for the allocation follows; return the public key that the allocation's nodes accept.
+        """Record that a request for the allocation will be sent next. Return the public key that the allocation's nodes
+        accept for logins.
 
         Raises:
             PoolError: If the folder cannot be written.
@@ -128,7 +129,7 @@ class AllocationFolder(PoolKeyFolder):
 
     @asynccontextmanager
     async def hold_lock(self) -> AsyncIterator[None]:
-        """Exclude other clients during the block."""
+        """Lock the folder against other clients for the duration of a ``with`` block."""
         with open(self.path / "lock", "w") as lock:
             while True:
                 try:
@@ -157,14 +158,16 @@ class AllocationFolder(PoolKeyFolder):
         return self.path / "submitted"
 
 
-POLL_INTERVAL = 5  # seconds between two checks for the agent
-ABANDON_SECONDS = 300  # seconds without an agent until a node leaves the allocation
+POLL_INTERVAL = 5  # seconds between two checks of the batch script for the node's agent
+ABANDON_SECONDS = 300  # seconds without an agent after which a node leaves the allocation
 FIRST_PORT, PORT_COUNT = 20000, 12000
 
-# Batch script. sh and srun leave it unchanged. @NAME@ placeholders are replaced by numbers, names or public keys only.
+# File with the batch script. Placeholders such as @NAME@ are replaced only by numbers, names and public keys, which sh
+# and srun leave unchanged.
 _SCRIPT_FILE = "allocation_script.sh"
 
-# Program on each node: prints a preemption notice once the batch script has written its Unix time.
+# Program that runs on each node. It prints a preemption notice once the batch script has written the Unix time of the
+# end to a file.
 _NOTICE_PROGRAM = """import json, os, select, time
 path, known = f"/tmp/skyward-slurm-{os.getuid()}-@FOLDER@/notice", ""
 while not select.select([0], [], [], 1.0)[0]:
@@ -178,7 +181,7 @@ while not select.select([0], [], [], 1.0)[0]:
         print(json.dumps({"kind": "terminate", "left": max(0, int(text) - time.time())}), flush=True)
 """
 
-# Script of a second job step, which prints the nodes' addresses and keys once their SSH servers listen.
+# Script of a second job step. It prints the addresses and host keys of the nodes once their SSH servers listen.
 _REPORT_TEMPLATE = (
     "D=/tmp/skyward-slurm-$(id -u)-@FOLDER@.$SLURM_NODEID;n=0;"
     'until [ -O "$D" ] && [ -O "$D/report" ];do n=$((n+1));[ $n -le 180 ]||{ '
@@ -215,11 +218,11 @@ def make_script(pool: str, key: str, submission: Submission) -> str:
 
 
 NAME_PREFIX = "skyward-"
-POLL_PAUSES = (0.3, 15.0)  # first and longest pause between two queries of the queue, in seconds
-END_TIMEOUT = 6.0  # seconds in which most cancelled jobs end
-SUBMIT_TIMEOUT = 30.0  # seconds after which sbatch is stopped on its host, also if the client has exited
-REPORT_TIMEOUT = 120.0  # seconds for nodes to report their addresses
-_VISIBILITY_SECONDS = 2.0  # seconds until squeue shows a submitted job
+POLL_PAUSES = (0.3, 15.0)  # first and longest pause between two queries of Slurm's queue, in seconds
+END_TIMEOUT = 6.0  # seconds after a cancellation in which most jobs end
+SUBMIT_TIMEOUT = 30.0  # seconds after which sbatch is stopped on its host, even if the client has exited
+REPORT_TIMEOUT = 120.0  # seconds for all nodes to report their addresses
+_VISIBILITY_SECONDS = 2.0  # seconds after which squeue shows a submitted job
 
 
 def job_name(pool: str, token: str) -> str:
@@ -290,13 +293,14 @@ async def submit_job(commands: SlurmCommands, folder: AllocationFolder, options:
     try:
         output = await asyncio.shield(submission)
     except asyncio.CancelledError:
-        # A cancelled start still needs the answer, which contains the number of the job to cancel.
+        # If the start is cancelled, wait for the answer of sbatch, because it contains the number of the job to cancel.
         await asyncio.wait([submission], timeout=SUBMIT_TIMEOUT)
         if submission.done() and not submission.cancelled() and submission.exception() is None:
             folder.record_answer(submitted=True)
         raise
     except CommandFailed as error:
-        if "timed out" not in str(error):  # after a timeout of sbatch, Slurm may still accept the job
+        # if sbatch timed out, Slurm may still accept the job, so the request counts as unanswered
+        if "timed out" not in str(error):
             folder.record_answer(submitted=False)
         raise
     folder.record_answer(submitted=True)
@@ -314,7 +318,8 @@ async def wait_for_nodes(commands: SlurmCommands, name: str, id: str) -> SlurmJo
     while True:
         try:
             found = [each for each in await find_jobs(commands, [name]) if each.id == id]
-        except (Unreachable, CommandFailed) as error:  # Slurm's controller may be restarting; its queue survives that
+        # Slurm's controller may be restarting, which does not affect its queue, so try again
+        except (Unreachable, CommandFailed) as error:
             reported = _report_change(
                 reported, f"job {id} probably still waits; Slurm does not answer: {error_message(error)}"
             )
@@ -413,7 +418,9 @@ def to_machine(folder: AllocationFolder, job: SlurmJob, node: AllocatedNode, mad
 
 
 def pending_machines(folder: AllocationFolder, job: SlurmJob, names: Sequence[str]) -> list[Machine]:
-    """Return the machines of an unused allocation: one for each node, or a single one while the job waits."""
+    """Return the machines of an allocation that no pool uses yet: one per node, or a single one while the job waits in
+    the queue.
+    """
     extra = {"job": job.id, "token": folder.token, "nodes": max(1, len(names))}
     if not names:
         return [Machine(job.id, 0, "", "", extra=extra)]

@@ -49,8 +49,9 @@ if TYPE_CHECKING:
 
 
 LEDGER_COMMENT_PREFIX = "skyward ledger "
-CANCEL_POLL_PAUSES = (0.5, 0.5)  # first and longest pause between two queries, in seconds
-CANCEL_TIMEOUT = 90.0  # seconds for Slurm to end cancelled jobs; KillWait is 30 s by default
+CANCEL_POLL_PAUSES = (0.5, 0.5)  # first and longest pause between two queries for cancelled jobs, in seconds
+# seconds for Slurm to end cancelled jobs; Slurm kills their processes after KillWait, 30 s by default
+CANCEL_TIMEOUT = 90.0
 
 
 def make_comment(ledger: str) -> str:
@@ -87,7 +88,7 @@ async def cancel_allocations(commands: SlurmCommands, allocations: Sequence[Left
 
     async def find_remaining() -> list[str]:
         jobs = await allocation.find_jobs(commands, names.values())
-        # Job numbers are reused eventually, so each job must also have the expected name.
+        # Compare the name as well, because Slurm eventually reuses job numbers.
         return [job.id for job in jobs if not job.has_ended and names.get(job.id) == job.name]
 
     try:
@@ -153,7 +154,7 @@ def select_offers(found: list[Offer], requirements: MachineRequirements) -> list
 
 
 def _matching_gpus(partition: Partition, requirements: MachineRequirements) -> Iterator[tuple[str, str, int]]:
-    """Yield type, name and number of the GPUs that a job may use on a node."""
+    """Yield Slurm's GPU type, the accelerator's name and the number of the GPUs that a job may use on a node."""
     accelerator = requirements.accelerator
     if accelerator is None:
         if not requirements.any_accelerator:
@@ -169,10 +170,10 @@ def _matching_gpus(partition: Partition, requirements: MachineRequirements) -> I
             yield kind, accelerator.name, min(count, accelerator.count)
 
 
-# Ended allocation -> task that submits the next allocation, and the number of nodes that wait for this task.
+# By ended allocation: the task that submits the next allocation, and the number of nodes that wait for this task.
 _moving: dict[str, tuple[asyncio.Task[list[Machine]], int]] = {}
-SIGNAL_TOLERANCE = 60  # seconds by which Slurm may send its signal early
-ABANDON_MARGIN = 300.0  # seconds after the start timeout at which a node without an agent leaves its allocation
+SIGNAL_TOLERANCE = 60  # seconds by which Slurm may send its signal before the requested time
+ABANDON_MARGIN = 300.0  # seconds after the start timeout until a node without an agent leaves its allocation
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,@+-]{0,127}")
 _FEATURES = re.compile(r"[A-Za-z0-9_\[(][A-Za-z0-9_.,:|&*()\[\]-]{0,255}")
 _PATTERNS = {
@@ -195,7 +196,7 @@ def limit_seconds(time: str) -> int:
     if dash:
         parts = [*parts, 0, 0][:3]
     elif len(parts) < 3:
-        parts = [0, *parts, 0][:3]  # minutes, or minutes and seconds
+        parts = [0, *parts, 0][:3]  # without a colon or a day, the limit is MINUTES or MINUTES:SECONDS
     hours, minutes, seconds = parts
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
@@ -312,7 +313,7 @@ class Slurm(JsonSettings, StrictKeywords):
         async with commands.hold_connection():
             folder.create()
             existing = await allocation.find_allocations(commands, folder)
-            if existing:  # an earlier call with this token submitted the job
+            if existing:  # an earlier call with this token has submitted the job
                 return await self._take_nodes(folder, existing[0].id)
             options = await self._options(commands, spec, allocation.job_name(spec.name, token))
             boot = math.ceil(spec.options.start_timeout + ABANDON_MARGIN)
@@ -347,7 +348,7 @@ class Slurm(JsonSettings, StrictKeywords):
             f"--job-name={name}", f"--comment={make_comment(ledger_id('slurm'))}",
             f"--nodes={count}",
             "--ntasks-per-node=1", "--no-requeue", "--output=/dev/null", "--error=/dev/null", "--chdir=/",
-            "--export=ALL",  # exports the reduced environment of the command, see PASSED_VARIABLES
+            "--export=ALL",  # exports only the environment of the sbatch command, which PASSED_VARIABLES limits
         ]  # fmt: skip
         requirements = spec.needs
         reject_unsupported(requirements)
@@ -397,7 +398,7 @@ class Slurm(JsonSettings, StrictKeywords):
 
     @property
     def payer(self) -> str:
-        """Account and host of Slurm's commands, which identify the account."""
+        """Account, and host that runs Slurm's commands. Together they identify who pays."""
         return f"{self.account or 'your account'} at {self._commands.host_label}"
 
     def within(self, regions: Sequence[str]) -> Slurm:
@@ -426,7 +427,7 @@ class Slurm(JsonSettings, StrictKeywords):
         except NoSlurm:
             if self.login is not None:
                 raise
-            return OfferList(offers=())  # without Slurm there are no offers
+            return OfferList(offers=())  # a host without Slurm has no offers
         reject_unsupported(requirements)
         return OfferList(offers=make_offers(partitions, requirements, self.name))
 
@@ -462,7 +463,8 @@ class Slurm(JsonSettings, StrictKeywords):
     async def replace(
         self, pool: str, token: str, node: int, machines: Sequence[Machine], former: Sequence[Machine]
     ) -> Machine:
-        """Return the node's machine in another allocation of the same size, after the whole allocation has ended.
+        """Return a machine for the node in a new allocation of the same size. The whole former allocation must have
+        ended.
 
         All lost nodes of an allocation share one request.
 
@@ -474,29 +476,35 @@ class Slurm(JsonSettings, StrictKeywords):
         moving, waiting = _moving.get(job) or (asyncio.create_task(self._move(pool, token, last)), 0)
         _moving[job] = moving, waiting + 1
         try:
-            await asyncio.wait([moving])  # if one node's wait is cancelled, the shared request continues for the others
+            # ``wait`` does not cancel the request if this node's wait is cancelled, because other nodes may wait for it
+            await asyncio.wait([moving])
         finally:
             _moving[job] = moving, _moving[job][1] - 1
             if _moving[job][1] == 0:
                 del _moving[job]
-                # All waits were cancelled, because the pool ends. The request must have ended before the pool's jobs
-                # are looked up, because sbatch may have just submitted a job.
+                # The last wait was cancelled, because the pool ends. Wait until the request has ended: sbatch may have
+                # just submitted a job, which the teardown must find.
                 if moving.cancel():
                     await asyncio.wait([moving])
         return next(each for each in moving.result() if each.node == node)
 
     async def _move(self, pool: str, token: str, last: Machine) -> list[Machine]:
-        """Submit an allocation that replaces an ended one, unless a former client has; wait for its nodes."""
+        """Submit an allocation that replaces an ended one, unless a former client has already submitted it. Wait for
+        its nodes.
+        """
         folder, commands, job = AllocationFolder(pool, last.extra["token"]), self._commands, last.extra["job"]
         async with commands.hold_connection():
-            async with folder.hold_lock():  # another client may replace the same allocation for another node
+            # locked, because another client may replace the same allocation for another node
+            async with folder.hold_lock():
                 found = await allocation.find_allocations(commands, folder)
                 if any(each.id == job and each.state in WAITING_STATES | RUNNING_STATES for each in found):
                     raise PoolError(f"allocation {job} still runs, and Slurm cannot add a node to it")
                 if not (others := [each.id for each in found if each.id != job]):
                     made = folder.submission
                     options = [each for each in made.options if not each.startswith("--nodes=")]
-                    options.append(f"--nodes={last.extra['nodes']}")  # the old options may have a range
+                    # the new allocation must have the number of nodes of the ended one; the saved options may contain a
+                    # range
+                    options.append(f"--nodes={last.extra['nodes']}")
                     made = replace(made, folder=allocation.folder_name(pool, token), options=options)
                     others = [await self._submit(folder, made)]
             return await self._take_nodes(folder, others[0])
@@ -648,7 +656,7 @@ class Slurm(JsonSettings, StrictKeywords):
             yield Check(cls.name, "ok", f"{error_message(error)}; nothing to check")
             return
         except SkywardError:
-            pass  # the checks below report the error
+            pass  # the checks that follow report the same error
         for line in await slurm.check():
             yield line
 
@@ -680,7 +688,7 @@ class Slurm(JsonSettings, StrictKeywords):
         except NoSlurm:
             if self.login is not None:
                 raise
-            return Inventory()  # without Slurm there are no allocations
+            return Inventory()  # a host without Slurm has no allocations
         return Inventory(
             list_allocations(
                 slurm_commands.parse_jobs(output, ours=allocation.NAME_PREFIX), commands.host_label, ledger_id("slurm")

@@ -22,19 +22,20 @@ if TYPE_CHECKING:
     from skyward_core.transport.ssh.host_address_and_python import Target
 
 
-COMMAND_TIMEOUT = 50.0  # seconds for a command; then it is stopped on its host
-CONNECTION_SLACK = 10.0  # additional seconds for the connection
-MAX_OUTPUT_BYTES = 4 << 20  # maximum bytes of a command's output
-# Variables that local commands get. SBATCH_*, SQUEUE_* and SLURM_* would change their behavior, and sbatch copies the
-# whole environment to the job, which must not contain the client's secrets.
+COMMAND_TIMEOUT = 50.0  # seconds after which a Slurm command is stopped on its host
+CONNECTION_SLACK = 10.0  # seconds that the connection to the login host may take in addition to the command
+MAX_OUTPUT_BYTES = 4 << 20  # maximum bytes that are read from a command's output
+# Environment variables that commands on this machine get. Other variables are left out: SBATCH_*, SQUEUE_* and SLURM_*
+# would change the commands, and sbatch copies its whole environment, including secrets, to the job.
 PASSED_VARIABLES = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LD_LIBRARY_PATH", "SLURM_CONF")
 SET_VARIABLES = {"LC_ALL": "C", "SLURM_TIME_FORMAT": "%s"}
 _NOT_FOUND_STATUS = 127
 _TIMEOUT_STATUSES = (124, 137)
-_NO_CLUSTER_MESSAGE = "Could not establish a configuration source"  # Slurm's commands print this without slurm.conf
+# error text of Slurm's commands on a host without slurm.conf
+_NO_CLUSTER_MESSAGE = "Could not establish a configuration source"
 
-# A login shell may print text before the output, so $0 is a unique mark. The command avoids "!" and "'", which some
-# login shells interpret.
+# Command that prints the output of another command between marks, because a login shell may print text before the
+# output. $0 is a unique mark. The command avoids "!" and "'", which some login shells interpret.
 _MARKED_COMMAND = 'echo; echo "$0"; "$@"; s=$?; echo; echo "$0 $s"'
 
 
@@ -63,7 +64,9 @@ class SlurmCommands:
 
     @asynccontextmanager
     async def hold_connection(self) -> AsyncIterator[None]:
-        """Share one connection among all commands in the block, because each login may require user interaction."""
+        """Share one connection among all commands in the ``with`` block, because each login may require input from the
+        user.
+        """
         if self.login is None:
             yield
             return
@@ -138,10 +141,12 @@ class SlurmCommands:
             except ConnectionError as error:
                 raise Unreachable(f"the connection to {self.host_label} was lost: {error}") from error
             with closing(channel):
-                with suppress(OSError):  # a host that closes the channel may have sent the reason
+                # if the host has closed the channel, writing fails, but the host may have sent the reason
+                with suppress(OSError):
                     channel.write(stdin)
                     channel.write_eof()
-                activity, limit = "", None  # limits the login shell; the caller limits the command
+                # this limit applies to the login shell before the command starts; the caller limits the command itself
+                activity, limit = "", None
                 while (line := await output.read_line(login.label, activity, limit)) is not None:
                     lines.append(line)
                     if line == mark.encode():
@@ -152,14 +157,15 @@ class SlurmCommands:
 
 
 def _exit_status(mark: bytes, lines: Sequence[bytes], where: str) -> int:
-    """Return the exit status, which the shell prints after the second mark."""
+    """Return the exit status of a command, which the shell prints after the mark at the end of the command's output."""
     word, _, status = lines[-1].partition(b" ") if lines else (b"", b"", b"")
     if word != mark or not status.isdigit():
         raise Unreachable(f"{where} closed the connection before the command had finished")
     return int(status)
 
 
-# Format of squeue: number, state, nodes, start, end, name, comment, reason. Fields with arbitrary text are last.
+# Output format of squeue: number, state, nodes, start, end, name, comment, reason. The fields that may contain any text
+# are last.
 SQUEUE_FORMAT = "%i|%T|%N|%S|%e|%j|%k|%r"
 SINFO_FORMAT = "%P|%a|%D|%c|%m|%l|%t|%G"
 
@@ -192,8 +198,9 @@ END_REASONS = {
     "COMPLETED": "its nodes had no agent",
     "REVOKED": "it moved to another cluster",
 }
-PREEMPTED_STATES = {"NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}  # another submission may succeed
-RESTARTED_STATES = PREEMPTED_STATES | {"TIMEOUT"}  # a run may continue in another allocation
+# states of jobs that ended for a cause that another submission may avoid
+PREEMPTED_STATES = {"NODE_FAIL", "PREEMPTED", "BOOT_FAIL"}
+RESTARTED_STATES = PREEMPTED_STATES | {"TIMEOUT"}  # states of jobs after which a run may continue in another allocation
 WAIT_REASONS = {
     "Resources": "no nodes are free",
     "Priority": "jobs with higher priority come first",
@@ -397,7 +404,7 @@ def parse_partitions(text: str) -> list[Partition]:
 def select_partition(listed: Sequence[Partition], named: str | None) -> list[Partition]:
     """Return the lines of the partition to which a job goes: the named partition, else the default one."""
     if named:
-        return list(listed)  # sinfo was limited to this partition
+        return list(listed)  # sinfo was already asked for this partition only
     return [each for each in listed if each.is_default] or list(listed)
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 
 GPU_CACHE = AnswerCache()
-MEMORY_TOLERANCE = 0.9  # smallest ratio of the memory that a driver reports to the manufacturer's figure
+# smallest accepted ratio of the memory that the driver reports to the accelerator's nominal memory
+MEMORY_TOLERANCE = 0.9
 
 
 @value
@@ -30,7 +31,7 @@ class HostGpuUsage(Value):
     Attributes:
         host: Host as written by the user.
         gpus: GPUs that the login user may use.
-        why: Why the GPUs could not be inspected, in words; "" if they could.
+        why: Why the GPUs could not be inspected; "" if they were inspected.
         reached: Whether the host answered.
         hint: Advice about ``why``.
     """
@@ -76,7 +77,7 @@ def gpus_per_node(spec: PoolSpec) -> int | None:
 
 
 def matching_gpus(gpus: Sequence[GpuUse], accelerator: Accelerator | None) -> list[GpuUse]:
-    """Return the GPUs of a model, as far as the driver's model name shows."""
+    """Return the GPUs of the requested model, judged by the model name that the driver reports."""
     if accelerator is None:
         return list(gpus)
     names = [split_words(name) for name in (accelerator.name, *accelerator.entry.aliases)]

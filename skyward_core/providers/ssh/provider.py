@@ -55,7 +55,7 @@ def _hosts_field() -> Field:
     try:
         groups = sorted(host_groups())
     except UsageError:
-        groups = []  # the launch reports the error in the file
+        groups = []  # no error here, because a launch reports the error in the settings file
     listed = ", ".join(groups)
     return Field(
         label="Hosts",
@@ -65,7 +65,7 @@ def _hosts_field() -> Field:
     )
 
 
-# asyncssh is imported late, because the import is slow and the connections to the hosts are opened before it.
+# asyncssh is imported late, because its import is slow and the TCP connections to the hosts can be opened before.
 
 MIN_DISK_BYTES = 2 << 30
 ONE_NODE_PER_HOST = "Each host is one node. For several ranks on a host, set ranks_per_node."
@@ -144,7 +144,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
 
     @property
     def default_nodes(self) -> int:
-        """Number of nodes if the user requests none: one per host."""
+        """Number of nodes if the user states no number: one node per host."""
         return len(self.hosts)
 
     @property
@@ -224,7 +224,8 @@ class SSH(JsonSettings, StrictKeywords, Value):
         names: dict[object, list[str]] = {}
         routes = await asyncio.gather(*(resolve(self.target(host)) for host in self.hosts), return_exceptions=True)
         for host, route in zip(self.hosts, routes, strict=True):
-            if not isinstance(route, BaseException):  # an error is reported by the connection to the host
+            # an address that cannot be resolved is ignored, because connecting to the host reports the error
+            if not isinstance(route, BaseException):
                 names.setdefault((route.host.lower(), route.port, route.jump, route.proxy_command), []).append(host)
         if equal := next((each for each in names.values() if len(each) > 1), ()):
             raise UsageError(f"Named twice: {', '.join(equal)} are one machine. {ONE_NODE_PER_HOST}")
@@ -243,7 +244,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
     async def _find_free_gpus(self, spec: PoolSpec) -> tuple[list[str], dict[str, dict[str, Any]]]:
         from skyward_core.providers.ssh.free_gpu_choice import choose_hosts, describe_choice, gpus_per_node
 
-        gpus_per_node(spec)  # validates the request before any host is contacted
+        gpus_per_node(spec)  # called only to validate the request before any host is contacted
         looks = await gather_bounded(self.look_at(host, _script_python(spec)) for host in self.hosts)
         takes = choose_hosts(looks, spec)
         return describe_choice(looks, takes), takes
@@ -292,7 +293,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
         """
         taken = {machine.extra["host"] for machine in machines}
         had = [machine.extra["host"] for machine in former]
-        # The sort keeps the order of hosts with equal counts.
+        # Hosts that the pool has used least often come first. Hosts with equal counts keep their order.
         spares = sorted((host for host in self.hosts if host not in taken), key=had.count)
         take, loaded_with = former[-1].extra.get("free_gpus"), former[-1].extra.get("loaded_with")
         reasons = []
@@ -301,7 +302,8 @@ class SSH(JsonSettings, StrictKeywords, Value):
         ) as asked:
             for host in spares:
                 reason, free = await anext(asked)
-                if not reason:  # do not wait for later hosts, because the lost host may not answer
+                # stop at the first host that is available, because the lost host, which is last, may not answer
+                if not reason:
                     folder = f"{former[-1].extra['folder'].rpartition('.')[0]}.{node}-{token[:6]}"
                     return Machine(host, node, host, "", extra={"host": host, "folder": folder} | free)
                 reasons.append(reason)
@@ -311,8 +313,8 @@ class SSH(JsonSettings, StrictKeywords, Value):
     async def _replacement_error(
         self, host: str, take: Mapping[str, Any] | None, loaded_with: Sequence[str] | None
     ) -> tuple[str, dict[str, Any]]:
-        """Return the reason why a host cannot replace another host ("" if it can), and the ``extra`` keys for its
-        GPUs.
+        """Return why a host cannot replace a lost host ("" if it can), and the values for ``Machine.extra`` that
+        reserve its GPUs.
         """
         if take is None:
             return await self._unavailable_reason(host, loaded_with), {}
@@ -332,7 +334,7 @@ class SSH(JsonSettings, StrictKeywords, Value):
 
     @asynccontextmanager
     async def _brief_transport(self, host: str, loaded_with: Sequence[str] | None) -> AsyncIterator[SSHTransport]:
-        """Create a transport for an inspection of a host, and close it at the end of the block."""
+        """Create a transport to inspect a host, and close it at the end of the ``with`` block."""
         transport = self._make_transport(host, patience=CHECK_TIMEOUT, loaded_with=loaded_with)
         try:
             yield transport
@@ -419,8 +421,8 @@ class SSH(JsonSettings, StrictKeywords, Value):
             known = Check(host, "ok", "reachable, its host key is known")
             return [known, check_line(host, error.found, required_python, None)]
         facts, pythons = channel.facts, await query_pythons(channel.link)
-        # The host read its clock between ``began`` and now, so only a time outside that range is an offset, even
-        # after a slow login.
+        # The host read its clock at a time between ``began`` and now. Only a time outside this range is an offset, so a
+        # slow login is not reported as a wrong clock.
         offset = facts["time"] - min(max(facts["time"], began), time.time())
         version = ".".join(map(str, facts["version"]))
         lines = [
@@ -453,8 +455,8 @@ class SSH(JsonSettings, StrictKeywords, Value):
     def warm(self, spec: PoolSpec) -> Iterator[None]:
         """Connect to the hosts that ``create`` will return, and start Python there."""
         if self.host_keys == "ask" or not isinstance(spec.nodes, int) or self.gpus == FREE:
-            # Nothing is started early: the prompt for host keys needs a pool, and for a range of nodes or for free
-            # GPUs, the hosts are only known after queries.
+            # Do nothing: questions about host keys need a pool, and with a range of nodes or with free GPUs, the hosts
+            # are known only after queries.
             yield
             return
         targets = [self.target(host) for host in self.hosts[: spec.nodes]]
@@ -506,7 +508,8 @@ def _script_python(spec: PoolSpec) -> list[str] | None:
 
 def _pack_bundle() -> None:
     """Build the bundle in advance, before a host requests it."""
-    with suppress(PoolError, OSError):  # the transport that needs the bundle reports the error
+    # no error here, because the transport that needs the bundle reports the same error
+    with suppress(PoolError, OSError):
         _ = bundle().archive
 
 
@@ -516,8 +519,8 @@ def _expand_groups(hosts: Sequence[str] | str) -> tuple[str, ...]:
     from skyward_core.tasks import script_loader_child
 
     if instance_info().pool or script_loader_child.loading:
-        # Inside a rank there are no user settings. A rank that loads the script does not create this pool, and the
-        # script's environment may lack the packages that read settings.
+        # Ranks do not resolve groups of hosts. A rank that loads the script creates no pool, and its environment may
+        # lack the packages that read settings.
         return tuple(named)
     groups = host_groups()
     found: list[str] = []
