@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from skyward_core.plugins.plugin_builder import around_client as around_client
     from skyward_core.plugins.plugin_builder import around_process as around_process
 
-GROUP = "skyward.plugins"  # entry points: name = "package.module:PluginClass"
-_MODULES = {"shared": "shared_collections"}  # plugins with a different file name in ``built_in/``
+GROUP = "skyward.plugins"  # group of entry points that declare plugins: name = "package.module:PluginClass"
+_MODULES = {"shared": "shared_collections"}  # plugins whose file in ``built_in/`` has another name
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def by_name(name: str, /, **given: Any) -> Plugin:
         raise UsageError(f"plugin {name} requires parameters: {_missing_parameters(made, given) or error}") from error
     except SkywardError:
         raise
-    except Exception as error:  # other packages may raise anything
+    except Exception as error:  # any exception, because the plugin's package is foreign code
         raise PluginError(f"plugin {name} cannot be created: {type(error).__name__}: {error}", name) from error
     if plugin.name != name:
         raise PluginError(f"plugin {name} ({made.__module__}) has another name: {plugin.name!r}", name)
@@ -144,7 +144,9 @@ def _built_in(name: str) -> Any:
 
 
 def _installed() -> dict[str, list[EntryPoint]]:
-    """Return the entry points of installed plugins by name. Reading entry points doubles the duration of a start."""
+    """Return the entry points of installed plugins by name. Called only if needed, because reading entry points doubles
+    the time of a start.
+    """
     from skyward_core.model.plugin_and_provider_entry_points import load_entry_points
 
     return load_entry_points(GROUP, _own_names())
@@ -156,7 +158,7 @@ def _load(name: str, points: Sequence[EntryPoint]) -> Any:
     point = resolve_entry_point("plugin", points)
     try:
         return point.load()
-    except Exception as error:  # other packages may raise anything
+    except Exception as error:  # any exception, because the plugin's package is foreign code
         raise PluginError(
             f"plugin {name} ({point.value}) cannot be imported: {type(error).__name__}: {error}", name
         ) from error
@@ -195,7 +197,7 @@ def _is_required(field: Field[Any]) -> bool:
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("around_app", "around_client", "around_process"):  # from older API versions
+    if name in ("around_app", "around_client", "around_process"):  # names that scripts for older API versions import
         return getattr(import_module(f"{__name__}.plugin_builder"), name)
     found = _built_in(name.lower() if name[:1].isupper() else name)
     if found is not None and name not in (found.name, found.__name__):

@@ -264,7 +264,7 @@ def enter_process(plugins: Iterable[Plugin], info: InstanceInfo, own: InstanceIn
 
 
 def enter_late(plugins: Sequence[Plugin]) -> None:
-    """Enter the ``around_process`` of a function's own plugins, once per worker.
+    """Enter ``around_process`` of the plugins that a function itself requires, once per worker.
 
     Plugins that join ranks are entered once for broadcasts and once for tasks, which have a world of one rank.
     :func:`leave_late` leaves all contexts.
@@ -312,7 +312,7 @@ _late_lock = threading.Lock()
 def enter_client(plugins: Iterable[Plugin], pool: Any) -> ExitStack:
     """Enter every plugin's ``around_client``; see :func:`enter_process`.
 
-    An exception of the block is raised to the caller. Plugins receive the exception, and it is not wrapped.
+    If the ``with`` block raises an exception, the contexts of the plugins receive it, and the caller gets it unchanged.
     """
     with ExitStack() as stack:
         for plugin in plugins:

@@ -36,7 +36,7 @@ class BuiltPlugin(Plugin):
         name: Name of the plugin, unique in a pool.
     """
 
-    gang: ClassVar[bool] = False  # older API versions enter the plugin in each process separately
+    gang: ClassVar[bool] = False  # in older API versions, each process of a rank enters the plugin separately
     name: str = ""  # type: ignore[misc]  # a class variable in other plugins
     on_image: Callable[[Image, Any], Image] | None = None
     on_bootstrap: Callable[[Any], Sequence[Any]] | None = None

@@ -19,9 +19,9 @@ from typing import Any, ClassVar
 from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.plugins.plugin import Plugin
 
-PAUSE = 0.02  # seconds between checks
+PAUSE = 0.02  # seconds between two checks whether a server is ready
 PR_SET_PDEATHSIG = 1
-EXTRA_PATH = "/usr/sbin:/sbin:/usr/local/sbin:/usr/local/bin"  # folders that may be missing in the PATH of an SSH login
+EXTRA_PATH = "/usr/sbin:/sbin:/usr/local/sbin:/usr/local/bin"  # folders that the PATH of an SSH login may lack
 
 
 def port_field(server: str) -> Any:
@@ -113,7 +113,7 @@ def end_with_parent() -> Callable[[], None]:
     """Return a function for a child process to call at its start. The kernel then kills the child when its parent
     ends.
     """
-    libc = ctypes.CDLL(None)  # loaded before the fork: a forked child must not load libraries
+    libc = ctypes.CDLL(None)  # loaded before the fork, because the forked child must not load libraries
     return lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -173,7 +173,7 @@ def last_line(log: Path) -> str:
 
 @contextmanager
 def set_variables(given: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables while the block runs."""
+    """Set environment variables for the duration of a ``with`` block."""
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
     try:
@@ -194,7 +194,7 @@ def make_certificates(name: str) -> tuple[str, str, str]:
     Args:
         name: Name of the authority.
     """
-    # Imported late: only the client creates certificates.
+    # Imported late, because only the client creates certificates.
     from skyward_core.plugins.pool_certificate_authority import Authority
 
     credentials = Authority(name).issue(f"{name}'s own")

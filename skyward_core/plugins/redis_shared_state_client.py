@@ -25,11 +25,11 @@ from skyward_core.runtime.instance_info_and_attempt import instance_info
 from skyward_core.util.format_bytes import format_size
 
 SOCKET = "socket"
-PATIENCE = 60.0  # seconds to wait for the server, because the head node may start after other nodes
-# seconds to wait on the server's host; ranks start after the server there, so a server without an answer has ended
+PATIENCE = 60.0  # seconds to wait for a server on another node, because the head node may start later than this node
+# seconds to wait for a server on this host. Ranks start after the server, so a server that does not answer has ended.
 LOCAL_TIMEOUT = 5.0
-TIMEOUT = 30.0  # seconds for an answer; longer than the longest blocking command
-PAUSE = 0.1  # seconds between attempts
+TIMEOUT = 30.0  # seconds for the answer to a command; longer than the longest blocking command
+PAUSE = 0.1  # seconds between two attempts to connect
 
 
 def private_folder(token: str) -> Path:
@@ -100,7 +100,7 @@ class SharedStateConnection:
         from redis.connection import ConnectionPool, UnixDomainSocketConnection
         from redis.retry import Retry
 
-        # No retries, because it is unknown whether a command without an answer was executed.
+        # Commands are not retried, because the server may have executed a command whose answer was lost.
         common: dict[str, Any] = {
             "password": self._token,
             "socket_timeout": TIMEOUT,
@@ -130,7 +130,9 @@ def _is_own_socket(folder: Path) -> bool:
 
 
 def _make_ssl_context(authority: str) -> ssl.SSLContext:
-    """Return a context that trusts only the pool's own authority. This authority signs only one certificate."""
+    """Return a TLS context that trusts only the pool's own certificate authority, which has signed a single
+    certificate: the server's.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(cadata=authority)
@@ -143,7 +145,8 @@ def _make_tls_class() -> Any:
     """
     from redis import connection
 
-    Connection: Any = connection.Connection  # not all versions have type annotations
+    # ``Any``, because some versions of the package redis have no type annotations
+    Connection: Any = connection.Connection
     if "_connect" not in vars(Connection):
         raise PoolError("this version of the package redis is not supported. Use version 5 to 8.")
 
@@ -159,8 +162,8 @@ def _make_tls_class() -> Any:
 
 
 T = TypeVar("T")
-MAX_WAIT = 5.0  # seconds per blocking command; between two commands, the process can be stopped
-MIN_WAIT = 0.01  # seconds; the server treats 0 as no limit
+MAX_WAIT = 5.0  # maximum seconds of one blocking command; the process can be stopped between two commands
+MIN_WAIT = 0.01  # minimum seconds of a blocking command, because the server treats 0 as no limit
 
 
 @contextmanager
@@ -185,7 +188,7 @@ def wrap_redis_errors(connection: SharedStateConnection) -> Iterator[Any]:
 
 
 def poll_in_slices(take: Callable[[float], T | None], timeout: float | None, longest: float = MAX_WAIT) -> T | None:
-    """Return the first result of ``take`` that is not None, or None after the timeout.
+    """Call ``take`` repeatedly until its result is not None, and return this result; None after the timeout.
 
     Args:
         take: Called with the seconds that it may block.
@@ -207,7 +210,7 @@ class SharedObject:
         self._connection, self._key = way, key
 
     def _call(self, command: str, *arguments: Any, **options: Any) -> Any:
-        """Run a command of the server on this object."""
+        """Run a command of the Redis server on the key of this object."""
         with wrap_redis_errors(self._connection) as redis:
             return getattr(redis, command)(self._key, *arguments, **options)
 
@@ -228,12 +231,13 @@ class SharedCollection(SharedObject):
         return int(self._call(self.length_command))
 
 
-LOCK_TTL_MS = 30_000  # milliseconds since the last renewal after which a lock expires
-RENEW_INTERVAL = 10.0  # seconds between renewals by the holder
-RETRY_INTERVAL = 1.0  # seconds between attempts of a waiter that no release has woken up
-BARRIER_TTL_MS = 24 * 3600 * 1000  # milliseconds until an unused barrier's keys expire
+LOCK_TTL_MS = 30_000  # milliseconds after the last renewal until a lock expires
+RENEW_INTERVAL = 10.0  # seconds between two renewals of a lock by its holder
+# seconds between two attempts of a process that waits for a lock, if no release of the lock wakes it
+RETRY_INTERVAL = 1.0
+BARRIER_TTL_MS = 24 * 3600 * 1000  # milliseconds until the keys of an unused barrier expire
 
-# A release wakes one waiter.
+# Script that releases a lock, and wakes one waiting process.
 RELEASE = """
 if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('del', KEYS[1])
@@ -243,7 +247,8 @@ redis.call('pexpire', KEYS[2], ARGV[2])
 return 1
 """
 RENEW = "return redis.call('get', KEYS[1]) == ARGV[1] and redis.call('pexpire', KEYS[1], ARGV[2]) or 0"
-# The last participant opens the barrier and begins the next round. Returns the round, and whether it is open.
+# Script with which a participant arrives at a barrier. The last participant opens the barrier and begins the next
+# round. Returns the round, and whether the barrier is open.
 ARRIVE = """
 local round = tonumber(redis.call('hget', KEYS[1], 'round') or '0')
 local here = redis.call('hincrby', KEYS[1], 'here', 1)
@@ -308,7 +313,8 @@ class SharedLock(SharedObject):
                     if not redis.eval(RENEW, 1, self._key, token, LOCK_TTL_MS):
                         return
             except PoolError:
-                continue  # if all renewals fail, release() reports the lost lock
+                # try again at the next renewal; if all renewals fail, ``release`` reports that the lock is lost
+                continue
 
     def release(self) -> None:
         """Release the lock.
@@ -367,7 +373,7 @@ class SharedBarrier(SharedObject):
         with wrap_redis_errors(self._connection) as redis:
             left = redis.eval(LEAVE, 1, self._key, number)
         if not left and self._wait_round(number, RETRY_INTERVAL):
-            return  # the barrier opened just before the timeout
+            return  # no error: the last participant opened the barrier just before the timeout
         raise TimeoutError(f"not all {self.parties} participants arrived at {self!r} within {timeout:g} s")
 
     def _wait_round(self, number: int, wait: float) -> Any:
@@ -379,7 +385,7 @@ class SharedBarrier(SharedObject):
         return f"<shared {self._key.rpartition(':')[0]}>"
 
 
-MAX_VALUE_BYTES = 500 << 20  # bytes per value; the server's limit is 512 MB
+MAX_VALUE_BYTES = 500 << 20  # maximum bytes of a value; the server's own limit is 512 MB
 Key: TypeAlias = "str | int | float | bytes | bool | tuple[Key, ...] | None"
 
 
@@ -438,11 +444,11 @@ def pack_value(value: Any) -> bytes:
     Raises:
         UsageError: If the value cannot be pickled, or is too large.
     """
-    import cloudpickle  # also pickles classes of the script
+    import cloudpickle  # cloudpickle, unlike pickle, also pickles classes that a script defines
 
     try:
         data: bytes = cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    except Exception as error:  # a reducer may raise anything
+    except Exception as error:  # any exception, because pickling runs code of the user's classes
         raise UsageError(f"a value of type {type(value).__name__} cannot be shared: {error}") from error
     if len(data) > MAX_VALUE_BYTES:
         raise UsageError(

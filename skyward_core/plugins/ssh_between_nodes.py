@@ -39,10 +39,12 @@ if TYPE_CHECKING:
     from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 
-NODE = "SKYWARD_NODE"  # environment variable that identifies the node's folder; see node_folder
+# environment variable with the identity of the process's node, from which :func:`node_folder` derives the folder
+NODE = "SKYWARD_NODE"
 SESSION, ABOUT, CONFIG, HOSTS = "session.json", "about.json", "config", "hosts"
-KNOWN_AS = "skyward-pool"  # alias of all nodes in known_hosts
-AGENT = "pool-ssh"  # unique program name
+KNOWN_AS = "skyward-pool"  # name in known_hosts under which ssh verifies the host keys of all nodes
+# name of the program that launchers use instead of ``ssh``; unique, so that PATH finds no other program
+AGENT = "pool-ssh"
 LOCAL = "127.0.0.1"
 CONFIGURATION = """\
 Include "{folder}/{hosts}/*"
@@ -50,7 +52,8 @@ Host *
   Include ~/.ssh/config
   Include /etc/ssh/ssh_config
 """
-# ssh uses the first value of an option. The user's own configuration, which is read later, cannot change these.
+# Options for connections to nodes. The user's own configuration is read later and cannot change them, because ssh uses
+# the first value of an option.
 HOST_OPTIONS = """\
   User {user}
   Port {port}
@@ -101,7 +104,7 @@ def has_remote_nodes(info: InstanceInfo) -> bool:
 
 @contextmanager
 def prepare_node_files(info: InstanceInfo, port: int, login: tuple[str, str], host: tuple[str, str]) -> Iterator[Path]:
-    """Provide the files for ssh that all ranks of a node use, while the block runs.
+    """Create the files for ssh that all ranks of a node use, for the duration of a ``with`` block.
 
     Args:
         info: Place of the node's first rank.
@@ -114,7 +117,7 @@ def prepare_node_files(info: InstanceInfo, port: int, login: tuple[str, str], ho
     """
     ssh = find_program(["ssh"], "openssh-client")
     folder = node_folder()
-    shutil.rmtree(folder, ignore_errors=True)  # files that a killed process left behind
+    shutil.rmtree(folder, ignore_errors=True)  # removes files that a killed process has left in the folder
     try:
         for each in (folder, folder / "bin", folder / HOSTS):
             each.mkdir(mode=0o700)
@@ -155,9 +158,10 @@ def write_gang_hosts(info: InstanceInfo, slots: int) -> dict[str, str]:
         "SKYWARD_HOSTFILE": str(hosts),
         "HYDRA_HOST_FILE": str(machines),
         "I_MPI_HYDRA_HOST_FILE": str(machines),
-        "I_MPI_PERHOST": str(rows[0][1]),  # Intel MPI ignores the counts in its host file
+        # needed in addition, because Intel MPI ignores the numbers of processes in its host file
+        "I_MPI_PERHOST": str(rows[0][1]),
     }
-    if not os.getuid():  # Open MPI requires two variables to run as root
+    if not os.getuid():  # Open MPI runs as root only if these variables are set
         variables |= {f"{name}_ALLOW_RUN_AS_ROOT{end}": "1" for name in ("OMPI", "PRTE") for end in ("", "_CONFIRM")}
     if (folder / CONFIG).exists():
         _write_hosts(folder, info)
@@ -187,7 +191,8 @@ def _write_hosts(folder: Path, info: InstanceInfo) -> None:
     every = " ".join(name for names in places.values() for name in names)
     user = pwd.getpwuid(os.getuid()).pw_name
     common = HOST_OPTIONS.format(user=user, port=about["port"], known_as=KNOWN_AS, folder=folder)
-    # ssh reads the files in the order of their names, and the first value of an option counts.
+    # The configuration of a gang must come before that of the whole pool: ssh reads the files in the order of their
+    # names, and uses the first value of an option.
     name = "b-pool" if whole else f"a-{_digest(places)}"
     write_private(folder / HOSTS / name, f"{''.join(blocks)}Host {every}\n{common}")
 
@@ -206,7 +211,8 @@ def _ssh_variables(folder: Path, path: str) -> dict[str, str]:
     return {
         "PATH": os.pathsep.join((str(folder / "bin"), path)),
         "SKYWARD_SSH_CONFIG": str(folder / CONFIG),
-        "OMPI_MCA_plm_rsh_agent": AGENT,  # a name in PATH, because Open MPI uses it on all nodes
+        # a program name instead of a path, because Open MPI uses the same value on all nodes
+        "OMPI_MCA_plm_rsh_agent": AGENT,
         "PRTE_MCA_plm_ssh_agent": AGENT,
         "HYDRA_LAUNCHER": "ssh",
         "HYDRA_LAUNCHER_EXEC": program,
@@ -216,14 +222,14 @@ def _ssh_variables(folder: Path, path: str) -> dict[str, str]:
     }
 
 
-PRIVILEGED = "/run/sshd"  # folder that root's sshd needs for privilege separation
-START_TIMEOUT = 30.0  # seconds for the server to start
-RESTART_DELAY = 1.0  # seconds before an ended server is restarted
-GRACE = 5.0  # seconds for the server to end
+PRIVILEGED = "/run/sshd"  # folder that sshd needs for privilege separation when root runs it
+START_TIMEOUT = 30.0  # seconds for the sshd to start
+RESTART_DELAY = 1.0  # seconds until an sshd that has ended is restarted
+GRACE = 5.0  # seconds for the sshd to end after SIGTERM
 GREETING = b"SSH-"
 SAID = "sshd.log"
-# Set to "no", because penalties for failed logins from a node's address would also block the node's own commands. Old
-# versions of sshd lack this option.
+# Option that is set to "no". Otherwise failed logins from a node's address would block the node's own commands for some
+# time. Old versions of sshd do not have this option.
 NEWER = "PerSourcePenalties"
 SETTINGS = f"""\
 {NEWER} no
@@ -260,7 +266,8 @@ LogLevel FATAL
 
 @contextmanager
 def run_sshd(plugin: str, folder: Path, address: str, port: int, host_key: str, admits: str) -> Iterator[None]:
-    """Run the sshd while the block runs. When the sshd ends, all commands that other nodes started also end.
+    """Run the sshd for the duration of a ``with`` block. When the sshd ends, all commands that other nodes have started
+    here end, too.
 
     Args:
         plugin: Name of the plugin.
@@ -273,7 +280,7 @@ def run_sshd(plugin: str, folder: Path, address: str, port: int, host_key: str, 
     Raises:
         PoolError: If sshd is not installed, or does not start.
     """
-    # Absolute, because sshd re-executes itself for each connection.
+    # The path is absolute, because sshd executes itself again for each connection.
     program = str(Path(find_program(["sshd"], "openssh-server", EXTRA_PATH)).absolute())
     check_port_free(plugin, address, port)
     write_private(folder / "host_key", host_key)
@@ -292,8 +299,8 @@ def run_sshd(plugin: str, folder: Path, address: str, port: int, host_key: str, 
 
 
 class _ServerKeeper:
-    """Process of the server. Restarted after an unexpected end, because commands on other nodes may not have noticed
-    it.
+    """Keeper of the sshd process. Restarts it after an unexpected end, because launchers on other nodes may not notice
+    the end.
     """
 
     def __init__(self, command: Sequence[str], log: Path) -> None:
@@ -314,7 +321,8 @@ class _ServerKeeper:
         child = self._child
         if child is None:
             return
-        # Processes of connections outlive the server. The server is stopped first, so that no new connections start.
+        # The processes of connections do not end with the server. Stop the server first, so that no new connections
+        # start, then end these processes.
         below = _find_descendants(child.pid)
         stop_server(child, GRACE)
         for pid in below:
@@ -322,7 +330,8 @@ class _ServerKeeper:
                 os.kill(pid, signal.SIGKILL)
 
     def _start_process(self) -> subprocess.Popen[bytes]:
-        # The agent identifies a node's processes by their log file, because sshd overwrites its environment.
+        # The server's log file identifies the processes of this node for the agent, because sshd overwrites its
+        # environment variables.
         with open(os.open(self._log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as log:
             self._child = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=end_with_parent()
@@ -330,7 +339,8 @@ class _ServerKeeper:
         return self._child
 
     def _restart_on_exit(self) -> None:
-        # The kernel kills the child when the thread that started it ends, so this thread lives as long as the child.
+        # This thread must live as long as the child process, because the kernel kills the child when the thread that
+        # started it ends.
         while self._child is not None:
             status = self._child.wait()
             if self._over.wait(RESTART_DELAY):
@@ -383,7 +393,8 @@ def _find_descendants(pid: int) -> list[int]:
     return found
 
 
-SHORTEST = 20  # characters; shorter lines of a key need no redaction
+# minimum characters of a line of a private key that is redacted in logs; a shorter line reveals too little
+SHORTEST = 20
 
 
 def make_key_pair() -> tuple[str, str]:
@@ -401,5 +412,5 @@ def make_key_pair() -> tuple[str, str]:
 
 def secret_lines(private: str) -> Sequence[str]:
     """Return the lines of a private key to redact in logs."""
-    _, _, *rest = private.splitlines()  # the first two lines are the same for all keys
+    _, _, *rest = private.splitlines()  # skips the first two lines, which are the same for all keys
     return [line for line in rest if not line.startswith("-----") and len(line) >= SHORTEST]

@@ -18,11 +18,11 @@ from pathlib import Path
 from types import FrameType
 
 PR_SET_PDEATHSIG = 1
-GRACE = 5  # seconds for a command to end after its connection has closed
-PAUSE = 0.05  # seconds between checks
-CONNECTION_CLOSED = 255  # exit status of ssh without a connection
+GRACE = 5  # seconds for a command to end after its SSH connection has closed; then it is killed
+PAUSE = 0.05  # seconds between two checks whether the command has ended
+CONNECTION_CLOSED = 255  # exit status that ssh returns if the connection has closed
 LOGIN_VARIABLES = ("HOME", "LOGNAME", "SHELL", "TERM", "USER")
-SETUP = "SKYWARD_PATIENCE"  # internal variable of ranks, which commands do not get
+SETUP = "SKYWARD_PATIENCE"  # environment variable for internal use by ranks, which commands must not get
 
 
 def main(session_file: str) -> int:
@@ -41,7 +41,8 @@ def main(session_file: str) -> int:
     if command is None:
         os.execve(shell, [f"-{shell.rpartition('/')[2]}"], env)
     if os.isatty(0):
-        os.execve(shell, [shell, "-c", command], env)  # when a terminal closes, the kernel signals all its processes
+        # no supervision, because the kernel signals all processes of a terminal when the terminal closes
+        os.execve(shell, [shell, "-c", command], env)
     return _run_command([shell, "-c", command], env)
 
 
@@ -54,7 +55,8 @@ def _variables(session: dict[str, dict[str, str]]) -> dict[str, str]:
         for name, value in os.environ.items()
         if name in LOGIN_VARIABLES or (name.startswith("SSH_") and name != "SSH_ORIGINAL_COMMAND")
     }
-    # If SHLVL is below 2, bash would read startup files a second time after the login shell.
+    # SHLVL is at least 2, because with a smaller value bash would read startup files again, after the login shell has
+    # read them.
     return env | ours | {"SHLVL": "2"} | session["variables"]
 
 
@@ -72,8 +74,8 @@ def _run_command(words: list[str], env: dict[str, str]) -> int:
         signal.signal(number, end)
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if not _is_sshd_child(os.getppid()):
-        return CONNECTION_CLOSED  # the connection closed before the signal was set up
-    # Restore the signals, because a child inherits which signals are ignored or blocked.
+        return CONNECTION_CLOSED  # the connection has closed before the kernel could be asked to signal its end
+    # Reset the signals, because a child process inherits which signals are ignored or blocked.
     ignored = (signal.SIGPIPE, signal.SIGXFSZ)
     child = os.posix_spawn(words[0], words, env, setpgroup=0, setsigmask=(), setsigdef=(*stops, *ignored))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, stops)

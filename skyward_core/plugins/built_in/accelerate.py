@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
 
-# Fields and their environment variables, as Accelerate's launcher sets them.
+# Environment variables that Accelerate's launcher sets, by field of the configuration.
 _VARIABLES = {
     "debug": "ACCELERATE_DEBUG_MODE",
     "downcast_bf16": "ACCELERATE_DOWNCAST_BF16",
@@ -130,7 +130,8 @@ class Accelerate(Plugin):
     _variables: Mapping[str, str] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if isinstance(self.mixed_precision, Mapping):  # older API versions pass the configuration here
+        # scripts for older API versions pass the configuration in this parameter
+        if isinstance(self.mixed_precision, Mapping):
             object.__setattr__(self, "config", self.mixed_precision)
             object.__setattr__(self, "mixed_precision", None)
         if self.config is not None:
@@ -172,7 +173,7 @@ class Accelerate(Plugin):
         if self.deepspeed is not None:
             values["ACCELERATE_USE_DEEPSPEED"] = "true"
         if self.deepspeed:
-            # DeepSpeed accepts a base64-encoded configuration in place of a file name.
+            # The configuration is passed in base64, which DeepSpeed accepts in place of a file name.
             config = json.dumps(dict(self.deepspeed)).encode()
             values["ACCELERATE_DEEPSPEED_CONFIG_FILE"] = base64.urlsafe_b64encode(config).decode()
         return values

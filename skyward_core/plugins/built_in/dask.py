@@ -61,7 +61,7 @@ class Dask(ServerPlugin):
     place: ClassVar[int] = 11
     needs_peers = "one cluster of all ranks"
     pool_ports = (30_000, 2_000)
-    ports_per_pool = 2  # the dashboard has the second port
+    ports_per_pool = 2  # the second port is for the dashboard
     version: str = field(default="latest", metadata={"help": "version of distributed"})
     dashboard: bool = field(default=True, metadata={"help": "serve Dask's dashboard on the head's loopback"})
     port: int | None = port_field("the scheduler")
@@ -87,7 +87,7 @@ class Dask(ServerPlugin):
     def around_process(self, info: InstanceInfo) -> AbstractContextManager[object]:
         pool = place_in_pool()
         at = f"tls://{pool.head_addr}:{self.port_of(pool.pool)}"
-        # Each rank has one Dask worker. It runs in the rank's separate process for tasks, if there is one.
+        # Each rank has one Dask worker. If the rank has a separate process for tasks, the worker runs in that process.
         works = pool.world_size == 1 or (info.world_size == 1 and not info.worker)
         return run_worker(self, pool, at) if works else client_settings(self, at)
 
@@ -104,15 +104,15 @@ def ensure_joined() -> None:
     """Do nothing. To run this function, a rank must first enter its plugins, and this starts its Dask worker."""
 
 
-START_TIMEOUT = 120.0  # seconds for the scheduler to start
-GRACE = 5.0  # seconds for a server to close
+START_TIMEOUT = 120.0  # seconds for Dask's scheduler to start
+GRACE = 5.0  # seconds for a Dask server to close, or for a connection to it
 
 
 def make_security(plugin: Dask) -> Any:
     """Return the TLS configuration of servers and clients."""
     import distributed
 
-    made: Any = distributed.Security  # distributed has no type annotations
+    made: Any = distributed.Security  # ``Any``, because the package distributed has no type annotations
     authority, certificate, key = plugin.papers
     parts = {f"tls_{role}_{part}": text for role in ("client", "scheduler", "worker")
              for part, text in (("cert", certificate), ("key", key))}  # fmt: skip
@@ -159,16 +159,17 @@ def run_worker(plugin: Dask, info: InstanceInfo, at: str) -> Iterator[None]:
     Args:
         at: Address of the scheduler.
     """
-    folder = tempfile.mkdtemp(prefix="sky-dask-")  # private folder for spilled data
+    folder = tempfile.mkdtemp(prefix="sky-dask-")  # private folder for data that the worker moves from memory to disk
 
     async def start() -> Any:
         from distributed import Worker
 
-        own = os.urandom(16).hex()  # never sent to a client, which hides the worker's web pages
+        # secret part of the URL of the worker's web pages; no client gets it, so the pages are hidden
+        own = os.urandom(16).hex()
         made = Worker(
             at,
-            # The name is unique, because the scheduler may not have noticed yet that an earlier worker of the rank
-            # died.
+            # Each worker gets a unique name, because the scheduler may still list an earlier worker of this rank that
+            # has died.
             name=f"rank-{info.rank}.{os.getpid()}.{os.urandom(2).hex()}",
             nthreads=plugin.threads,
             host=info.address,
@@ -181,7 +182,7 @@ def run_worker(plugin: Dask, info: InstanceInfo, at: str) -> Iterator[None]:
             memory_limit=plugin.memory_limit,
             death_timeout=START_TIMEOUT,
         )
-        await made  # starts to listen
+        await made  # waiting for the worker starts it, so that it listens
         _protect_pages(made, own)
         return made
 

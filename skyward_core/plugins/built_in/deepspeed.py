@@ -34,7 +34,7 @@ class Deepspeed(Mpi):
     name: ClassVar[str] = "deepspeed"
     help: ClassVar[str] = "DeepSpeed, and host files and ssh for its launcher"
     place: ClassVar[int] = 14
-    conflicts = ("mpi",)  # this plugin includes the plugin mpi
+    conflicts = ("mpi",)  # the plugin mpi cannot be used in addition, because this plugin includes it
     _package: ClassVar[str] = "pdsh"
     launcher: str = field(default="pdsh", metadata={"help": "program that the head node uses to reach other nodes"})
     version: str = field(default="latest", metadata={"help": "version of deepspeed"})

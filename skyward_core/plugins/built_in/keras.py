@@ -48,13 +48,14 @@ class Keras(Plugin):
     def __post_init__(self) -> None:
         if self.backend not in get_args(Backend):
             raise UsageError(f"{self.backend!r} is not a backend of Keras. Use {', '.join(get_args(Backend))}.")
-        if self.backend != "jax":  # only the plugin jax connects JAX's ranks
+        # with the backend jax, the plugin jax connects the ranks, so this plugin needs no peers itself
+        if self.backend != "jax":
             object.__setattr__(self, "needs_peers", self._backend_plugin().needs_peers)
 
     def transform(self, image: Image, pool_spec: PoolSpec) -> Image:
         image = with_env(with_pip(image, ["keras>=3"]), KERAS_BACKEND=self.backend)
         if any(plugin.name == self.backend for plugin in pool_spec.plugins):
-            return image  # the plugin jax chooses the backend's version and wheels
+            return image  # with the backend's own plugin in the pool, that plugin adds the backend's packages
         return self._backend_plugin().transform(image, pool_spec)
 
     @contextmanager

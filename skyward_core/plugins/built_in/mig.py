@@ -92,7 +92,8 @@ def slices_per_gpu(profile: str, gpu: Accelerator | None = None) -> int:
     else:
         known = [entry.mig[match["plain"]] for entry in entries() if match["plain"] in entry.mig]
         count = max(known, default=7 // int(match["slices"]))
-    return 1 if match["extra"] == "+me" else count  # a GPU has only one set of media extensions
+    # at most one instance of this profile, because a GPU has only one set of media extensions
+    return 1 if match["extra"] == "+me" else count
 
 
 def list_node_slices(profile: str) -> list[str]:

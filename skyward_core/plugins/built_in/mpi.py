@@ -56,7 +56,7 @@ class Mpi(ServerPlugin):
     place: ClassVar[int] = 13
     gang: ClassVar[bool] = False
     needs_peers = "ssh between the nodes"
-    _package: ClassVar[str] = "openmpi-bin"  # Debian package of the launcher
+    _package: ClassVar[str] = "openmpi-bin"  # Debian package with the MPI launcher
     pool_ports = (18_000, 1_000)
     slots: int | None = field(
         default=None, metadata={"help": "processes for each node (default: its GPUs, or its ranks)"}
@@ -89,7 +89,7 @@ class Mpi(ServerPlugin):
         port = self.port_of(info.pool)
         first = next(peer.node for peer in info.peers if peer.address == info.address)
         with ssh_between_nodes.prepare_node_files(info, port, self.login, self.host) as folder:
-            if first != info.node:  # only the first node on a host runs the sshd
+            if first != info.node:  # several nodes on one host share an sshd, which the first of them runs
                 yield
                 return
             with ssh_between_nodes.run_sshd(self.name, folder, info.address, port, self.host[0], self.login[1]):

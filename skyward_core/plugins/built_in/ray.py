@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
     from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 
-START_TIMEOUT = 120.0  # seconds for the head to start, and for a node to join
+START_TIMEOUT = 120.0  # seconds for Ray's head to start, and for a node to join the cluster
 WITH_TOKENS = (2, 52)  # first version of Ray with token authentication
-PAUSE = 0.1  # seconds between attempts
+PAUSE = 0.1  # seconds between two attempts to join the cluster
 SAID, STARTED = "ray-start.log", "Ray runtime started"
 LOCK = "lock"
-GRACE = 10.0  # seconds for Ray's processes to end
+GRACE = 10.0  # seconds for Ray's processes to end after SIGTERM
 # With these values Ray detects a dead host within about 30 s. Most of that time is spent waiting for answers, because
 # busy machines answer late, and Ray never readmits a node that it declared dead. Ray's defaults are in parentheses.
 HEALTH_CHECK_OPTIONS = {
@@ -89,7 +89,7 @@ class Ray(ServerPlugin):
     gang: ClassVar[bool] = False
     needs_peers = "one cluster of all nodes"
     pool_ports = (20_000, 10_000)
-    ports_per_pool = 2  # the dashboard has the second port
+    ports_per_pool = 2  # the second port is for the dashboard
     version: str = field(default="latest", metadata={"help": "version of ray"})
     dashboard: bool = field(default=True, metadata={"help": "serve Ray's dashboard on the head's loopback"})
     port: int | None = port_field("the Ray head")
@@ -112,7 +112,7 @@ class Ray(ServerPlugin):
         with _private_folder(self.token) as folder:
             log = folder / f"{SAID}.{info.node}"
             with _run_ray(self._start(info, port, folder), self._variables(info, port), log) as node:
-                # Ray prints this text when the node has joined the cluster.
+                # The node has joined the cluster when ``ray start`` prints this text.
                 await_server("ray start", node, lambda: STARTED in log.read_text(errors="replace"), START_TIMEOUT, log)
                 yield
 
@@ -133,7 +133,8 @@ class Ray(ServerPlugin):
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": self.token,
             "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # no wait: no node remains to take over work
+            # no wait at shutdown, because the whole cluster ends and no other node can take over work
+            "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
             **{f"RAY_{name}": os.environ.get(f"RAY_{name}", value) for name, value in HEALTH_CHECK_OPTIONS.items()},
         }
 
@@ -158,7 +159,8 @@ def _private_folder(token: str) -> Iterator[Path]:
     """
     folder = Path("/tmp", f"sky-ray-{hashlib.sha256(token.encode()).hexdigest()[:12]}")
     make_private_folder(folder)
-    # The process that holds the lock created the folder, or took it over from a killed process.
+    # The process that gets the lock is responsible for the folder: it created the folder, or took it over from a killed
+    # process.
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     has_it = _try_lock(lock)
     try:

@@ -101,14 +101,15 @@ PLUGIN = Shared
 
 
 PROGRAMS = ("valkey-server", "redis-server")
-START_TIMEOUT = 30.0  # seconds for the server to start
-GRACE = 5.0  # seconds for the server to end
-SHARE = 4  # the server uses at most 1/SHARE of the memory; otherwise the kernel might kill ranks for lack of memory
+START_TIMEOUT = 30.0  # seconds for the Redis server to start
+GRACE = 5.0  # seconds for the Redis server to end after SIGTERM
+# the server uses at most 1/SHARE of the machine's memory, so that the kernel need not kill ranks for lack of memory
+SHARE = 4
 
 
 @contextmanager
 def run_server(token: str, papers: tuple[str, str, str], address: str, port: int) -> Iterator[None]:
-    """Run the server while the block runs. It stores nothing on disk.
+    """Run the Redis server for the duration of a ``with`` block. The server stores nothing on disk.
 
     Args:
         token: Password of all clients.
@@ -132,7 +133,7 @@ def run_server(token: str, papers: tuple[str, str, str], address: str, port: int
         answers = partial(_answers, folder / SOCKET, token)
         await_server("the server of the shared state", child, answers, START_TIMEOUT, log)
         for each in (log, *folder.glob("*.pem")):
-            each.unlink()  # the server has opened the log and read the certificates
+            each.unlink()  # files are deleted once the server has opened the log and read the certificates
         Thread(target=_exit_with_server, args=(child, ended), name="shared-server", daemon=True).start()
         yield
     finally:
@@ -179,7 +180,8 @@ def _start(program: str, settings: str, log_path: Path) -> subprocess.Popen[byte
             [program, "-"], stdin=subprocess.PIPE, stdout=log, stderr=log, preexec_fn=end_with_parent()
         )
     if child.stdin is not None:
-        with suppress(BrokenPipeError), child.stdin as given:  # the server has ended and logged the reason
+        # writing fails if the server has ended already; its log then contains the reason
+        with suppress(BrokenPipeError), child.stdin as given:
             given.write(settings.encode())
     return child
 

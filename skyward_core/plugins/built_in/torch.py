@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def patch_init_process_group(info: InstanceInfo, usable: Callable[[str], str]) -> Callable[[], None]:
     """Let ``init_process_group()`` return the existing process group if its arguments match.
 
-    After ``destroy_process_group()`` the process is not used for further calls.
+    After a function has called ``destroy_process_group()``, its process gets no further calls.
 
     Args:
         info: The rank's place.
@@ -106,8 +106,8 @@ def _check_group_arguments(c10d: Any, made: Any, requested: dict[str, Any], info
         )
 
 
-# Number of collectives in PyTorch's flight recorder, from which `torchfrtrace` finds missing ranks. The value is the
-# default of PyTorch 2.13; older releases record no collectives by default. The second name is for older releases.
+# Variables for the number of collectives in PyTorch's flight recorder, from which `torchfrtrace` finds missing ranks.
+# The value set below is the default of PyTorch 2.13; older releases record none by default, and use the second name.
 FLIGHT_RECORDER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 FLIGHT_RECORDER_ENTRIES = "2000"
 WHEELS = "https://download.pytorch.org/whl"
@@ -166,16 +166,18 @@ def process_group(info: InstanceInfo, backend: str | None = None) -> Iterator[No
         yield
         return
     if "torch" in sys.modules and sys.modules["torch"].distributed.is_initialized():
-        yield  # another plugin has created the group
+        yield  # another plugin has already created the process group
         return
-    set_permanent_variables(info)  # before torch is imported, because the import reads the number of threads
+    # called before torch is imported, because the import reads the number of threads from the environment
+    set_permanent_variables(info)
     set_phase("importing")
     import torch
     import torch.distributed as dist
 
     cuda = torch.cuda.is_available()
     if cuda:
-        # A rank that sees only one device uses device 0. Otherwise a rank uses the device with its local rank.
+        # If a rank sees several devices, it uses the device whose index is its local rank. If it sees only one, it uses
+        # that device.
         torch.cuda.set_device(info.local_rank % torch.cuda.device_count())
     set_phase("joining")
     dist.init_process_group(
@@ -198,7 +200,7 @@ def _make_store(info: InstanceInfo) -> Any:
     if info.rank == 0:
         family = socket.AF_INET6 if ":" in info.head_addr else socket.AF_INET
         with socket.create_server((info.head_addr, port), family=family, backlog=info.world_size) as server:
-            listening = server.detach()  # from now on the store owns the socket
+            listening = server.detach()  # the store takes ownership of the socket, and closes it
     store = TCPStore(
         info.head_addr,
         port,
@@ -221,7 +223,8 @@ def _usable_backend(backend: str | None, info: InstanceInfo, *, cuda: bool) -> s
     return backend
 
 
-BRINGS = "__skyward_brings__"  # attribute of functions that enter plugins themselves
+# name of the attribute that marks functions that create the process group themselves, so that this plugin is not needed
+BRINGS = "__skyward_brings__"
 
 
 @dataclass(frozen=True)
