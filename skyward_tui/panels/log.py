@@ -710,5 +710,6 @@ def _search_text(pane: LogPane) -> str:
     # If the search does not start at line 0, earlier lines are not searched yet or no longer exist.
     begin = max((hits.begin for hits in (pane.window.filter, pane.window.search) if hits is not None), default=0)
     if parts and begin:
-        parts.append(f"searched the last {count(pane.window.end - begin, 'line')}")
+        done, share = pane.window.end - begin, f"{100 - 100 * begin // pane.window.end} %"
+        parts.append(f"searching {share}" if pane.is_reading else f"searched the last {count(done, 'line')}")
     return "  ".join(parts)

@@ -180,8 +180,7 @@ class LogPane(Widget, can_focus=True):
                     break
                 if hits is window.search and self.current_hit is None:
                     self._go_to_hit(window.find_match(self._last_number(), backwards=True))
-                if numbers:
-                    self._repaint()
+                self._repaint() if numbers else self.post_message(self.StatusChanged(self))
         self._report_aborted()
 
     def _shift_lines(self, shift: int) -> None:

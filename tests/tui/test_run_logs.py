@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from skyward_core.store.run_log_reader import LogRange, RunLogs
 from skyward_core.views.log_buffers_and_rank_activity import LogBuffers
 from skyward_core.views.pool_view import RunView
 from skyward_tui.app.app import SkywardApp
+from skyward_tui.panels import log_viewport_and_matching
 from skyward_tui.panels.log import LogColumn
 from skyward_tui.panels.log_pane import LogPane
 from skyward_tui.screens.run import RunScreen
@@ -292,6 +294,34 @@ async def test_log_continues_in_files_beyond_the_ring(app: SkywardApp, session: 
         await pilot.press("S")
         saved = Path(f"p-{run.id}-r000.log")
         await until(pilot, lambda: saved.exists() and saved.read_text() == text)
+
+
+async def test_search_in_files_shows_its_progress(
+    app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = session.pool("p", 2)
+    view.logs = LogBuffers(100)
+    run = session.open_run(view)
+    text = "".join(f"step {number}\n" for number in range(1_000))
+    may_continue, search = threading.Semaphore(0), log_viewport_and_matching._matching_numbers
+
+    def search_when_allowed(*arguments: Any) -> list[int]:
+        assert may_continue.acquire(timeout=60)
+        return search(*arguments)
+
+    monkeypatch.setattr(log_viewport_and_matching, "_matching_numbers", search_when_allowed)
+    monkeypatch.setattr(log_viewport_and_matching, "SLICE_LINES", (250, 250))
+    session.print(view, 0, text)
+    keep(session, run, tmp_path / "logs", {0: text})
+    async with on_run_screen(app, NARROWER) as (pilot, _):
+        await pilot.press("slash")
+        await typed(app, pilot, "missing")
+        await press(pilot, "enter", until="/missing 0 hits  searching 10 %")
+        for done in ("searching 35 %", "searching 60 %", "searching 85 %"):
+            may_continue.release()
+            await until(pilot, done)
+        may_continue.release()
+        await until(pilot, lambda: "/missing 0 hits" in screen_text(app) and "search" not in screen_text(app))
 
 
 async def test_missing_log_lines_are_replaced_by_a_row(app: SkywardApp, session: FakeSession, tmp_path: Path) -> None:
