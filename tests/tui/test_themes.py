@@ -17,6 +17,8 @@ from textual.command import CommandPalette
 from textual.content import Content
 from textual.screen import Screen
 from textual.style import Style
+from textual.widget import Widget
+from textual.widgets import Input, Select
 from textual.widgets.option_list import Option
 
 import skyward_tui
@@ -27,7 +29,7 @@ from skyward_tui.text.state_styles import _STATE_STYLES
 from skyward_tui.ui.themes import CONTRAST, RANK_HUES, UNCOLOURED, contrast, ensure_contrast, rank_style
 from skyward_tui.widgets.form_fields import OptionRows
 from skyward_tui.widgets.virtual_list import CursorList
-from tests.support.app_driver import Size, press, running_app, screen_svg, screen_text, until
+from tests.support.app_driver import Size, on_launch_form, press, running_app, screen_svg, screen_text, until
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession
 from tests.support.own_home import set_own
@@ -287,3 +289,24 @@ async def test_cells_of_the_cursor_row_are_readable_in_every_theme(app: SkywardA
                         continue
                     front, back = map(Color.from_rich_color, (each.style.color, each.style.bgcolor))
                     assert contrast(front, back) >= 4.5, (theme.name, kind, each)
+
+
+async def test_bar_marks_the_focused_field_in_every_theme(app: SkywardApp, tmp_path: Path, proofs: bool) -> None:
+    """WCAG 2.2 (1.4.11) requires a contrast of 3 to 1. Without proofs, one theme in three is tested."""
+    (tmp_path / "train.py").write_text("")
+    async with on_launch_form(app, (120, 40), "train.py") as (pilot, screen):
+        fields: list[Widget] = [screen.query_one("#arguments", Input), screen.query_one("#provider", Select)]
+        for theme in list(app.available_themes.values())[:: 1 if proofs else 3]:
+            app.theme = theme.name
+            for field in fields:
+                field.focus()
+                await pilot.pause()
+                marks = {each: screen._compositor.render_strips()[each.region.y].crop(each.region.x) for each in fields}
+                assert [each for each, strip in marks.items() if not strip.text.startswith(" ")] == [field], theme.name
+                style = next(iter(marks[field])).style
+                assert style is not None and style.color is not None and style.bgcolor is not None
+                if theme.ansi:
+                    assert style.color != style.bgcolor
+                    continue
+                front, back = map(Color.from_rich_color, (style.color, style.bgcolor))
+                assert contrast(front, back) >= 3, (theme.name, field)
