@@ -216,7 +216,7 @@ class Session(SessionInterface):
             raise UsageError(f"pool {found.name} has already cost ${spent:,.2f}. Give a larger budget")
         found.context.limits.budget.raise_to(dollars)
 
-    # Views
+    # -- views ---------------------------------------------------------------------------------------------
 
     def pools(self) -> list[PoolView]:
         known = {token: pool.view for token, pool in list(self._pools.items())}
@@ -404,7 +404,7 @@ class Session(SessionInterface):
         pool.news.emit(PoolEnded(pool=pool.name, receipt=row.receipt or {}, at=row.ended_at or time.time()))
         await pool.detach()
 
-    # Past runs
+    # -- past runs -----------------------------------------------------------------------------------------
 
     @verb
     async def past_runs(self, search: RunSearch) -> list[PastRun]:
@@ -486,7 +486,7 @@ class Session(SessionInterface):
         view = pool.view.runs.get(run)
         return [] if view is None or view.state == "running" else await fetch_run(pool.row, run, self.ledger)
 
-    # Runs
+    # -- runs ----------------------------------------------------------------------------------------------
 
     @verb
     async def launch(
@@ -601,7 +601,7 @@ class Session(SessionInterface):
         ours = self._find(pool).context.registry.runs.get(run)
         return ours is None or ours.sent
 
-    # Ranks and machines
+    # -- ranks and machines --------------------------------------------------------------------------------
 
     @verb
     async def stacks(
@@ -650,7 +650,7 @@ class Session(SessionInterface):
     ) -> list[Check]:
         return await run_provider_check(name, settings, python=python)
 
-    # Files of ranks
+    # -- files of ranks ------------------------------------------------------------------------------------
 
     @verb
     async def files(
@@ -742,7 +742,7 @@ class Session(SessionInterface):
     async def unfetched_files(self, pool: str) -> Unfetched:
         return await (await self._observe_pool(pool)).context.outputs.unfetched()
 
-    # Start and end of pools
+    # -- start and end of pools ----------------------------------------------------------------------------
 
     @verb
     async def create(
