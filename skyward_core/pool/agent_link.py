@@ -256,7 +256,7 @@ class Link:
         self._pending_requests: dict[int, tuple[str, asyncio.Future[tuple[AnyHeader, bytes]]]] = {}
         self._files: dict[int, Download] = {}
         self._acks: dict[str, list[int] | None] = {}
-        self._acks_since = 0.0  # loop time of the oldest pending acknowledgement
+        self._acks_since = 0.0  # loop time at which the oldest pending acknowledgement was scheduled
         self._ack_timer: asyncio.TimerHandle | None = None
         # Acknowledgements that were sent before and after the last keepalive ping. They are sent again after a
         # reconnection, because an agent that died may not have read them.

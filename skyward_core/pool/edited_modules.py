@@ -109,7 +109,8 @@ class EditedModules:
         self._watched: dict[str, set[str]] = {}
         self._read: dict[str, tuple[Stamp, str]] = {}
         self._handled: dict[str, str | Stamp | None] = {}
-        self._own: LoadedModules | None = None  # modules that this process has loaded, if the nodes have copies of them
+        # Tracker of the modules that this process has loaded; None if no node has copies of their files.
+        self._own: LoadedModules | None = None
         self._reload_task: asyncio.Task[None] | None = None
         self._next_look = 0.0  # `time.perf_counter()` at which all sent files are checked next
         self._watch, self._watch_of_sent = FolderWatch(), FolderWatch()

@@ -278,7 +278,7 @@ PAUSE = 0.5  # seconds after the first failed start of a node's agent; doubled a
 
 
 class RestartLimiter:
-    """Limits on the restarts of agents, by node.
+    """Limits on how often and how soon the agent of a node is restarted after failures.
 
     Args:
         clock: Returns seconds; replaced in tests.

@@ -414,7 +414,7 @@ async def _clean_up(pool: PoolContext) -> tuple[list[str], list[str]]:
 
 
 async def _shut_down_agent(pool: PoolContext, link: Link) -> str:
-    """Shut an agent down after its last log byte has arrived. Return the problem, or ""."""
+    """Shut an agent down after this client has received its last log byte. Return the reason of a failure, or ""."""
     log_receiver = pool.news.log_receiver
     link.flush_acknowledgements()
     if log_receiver.has_unwritten:

@@ -49,7 +49,7 @@ class MapValues(NamedTuple):
     data: Value
 
     def __call__(self) -> list[Any]:
-        """Load the values.
+        """Load the values of the call by unpickling them.
 
         Raises:
             RunError: If the values cannot be loaded. The exception's cause is the reason.

@@ -138,7 +138,7 @@ class RunCompletion(Future["Run"]):
         self.add_done_callback(lambda _: self._landed.put(None))
 
     def queue_load(self, run: Run, index: int) -> None:
-        """Let the waiting thread load a value from its file."""
+        """Pass a value whose file has arrived to the waiting thread, which loads it."""
         # Pass the value itself, because a restart may remove it from the run before it is loaded.
         self._landed.put((run._loaded, index, run.values[index]))
 
@@ -232,7 +232,7 @@ class Run:
         self._stopping = False
         self._fetching: set[int] = set()  # ended calls whose values are being downloaded
         self._readings: dict[int, GeneratorPosition] = {}
-        # Streams by call and argument. The call is -1 if all ranks read the same stream.
+        # Index of a call (-1 if all ranks read the same stream) and number of an argument -> its stream.
         self._feedings: dict[tuple[int, int], ArgumentStream] = {}
         self.requested_nodes: int | tuple[int, ...] | None = tasks[0].nodes if kind == "broadcast" else None
         self.nodes: tuple[int, ...] = ()  # assigned nodes; empty if the run uses all nodes
@@ -249,7 +249,7 @@ class Run:
         return links if self.requested_nodes is None else [links[node] for node in self.nodes]
 
     def place_of(self, index: int) -> tuple[int, int]:
-        """Return the pool's rank and node of a broadcast's call; -1 if no nodes are assigned yet."""
+        """Return the rank and the node on which a broadcast's call runs; -1 for both if no nodes are assigned yet."""
         each = self._context.ranks_per_node
         if self.requested_nodes is None:
             return index, index // each
@@ -717,7 +717,7 @@ class Run:
     def on_consumed(self, link: Link, index: int, until: int) -> None:
         """Acknowledge that the reader has consumed all items below ``until``, so that the generator may continue."""
         if (reading := self._readings.get(index)) is None:
-            return  # the reader of the items has stopped, for example by a break
+            return  # ignore the acknowledgement, because the reader has stopped, for example by a break
         reading.mark_consumed(until)
         link.send({"t": "credit", "run": self.id, "i": index, "next": until})
         if self.state != "running":
@@ -809,7 +809,7 @@ class Run:
             return
         self._add_outcome(outcome)
         if self._ending is not None:
-            return  # the pool has ended: do not download the result
+            return  # do not download the result, because the pool has ended
         self._seconds.append(outcome.seconds)
         self._ranks.pop(outcome.index, None)
         # The entry contains the kind, because a restarted run may clear its outcomes before the reader gets this entry.
@@ -1049,7 +1049,7 @@ class Run:
                 self._context.news.records.warn_write_failed("exceptions", error)
 
     def _acknowledge(self) -> None:
-        """Acknowledge the run, so that the nodes discard its results. Unconsumed large items are fetched first."""
+        """Acknowledge the run, so that the nodes discard its results, unless the reader still has unconsumed items."""
         if self._ending is not None or self.state == "left" or self.is_retained:
             return
         if not (self.consumed and any(r.has_unconsumed for r in self._readings.values())):
