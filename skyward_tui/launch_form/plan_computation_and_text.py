@@ -319,13 +319,16 @@ class PlanResult:
     job: JobPlan | None = None
 
 
-def compute_plan(form: Form, pools: Collection[PoolView], *, launching: bool = False) -> PlanResult:
+def compute_plan(
+    form: Form, pools: Collection[PoolView], *, launching: bool = False, shown: bool = False
+) -> PlanResult:
     """Plan the launch of a form.
 
     Args:
         form: The form.
         pools: All known pools.
         launching: Whether the launch has started. Only then may the script's Python be run to read its version.
+        shown: Whether the text of this form's plan is already shown. The result then has no rows and no script.
     """
     try:
         if is_job(form.script):
@@ -337,6 +340,8 @@ def compute_plan(form: Form, pools: Collection[PoolView], *, launching: bool = F
         plan = plan_launch(form, pools, launching=launching)
     except FieldError as error:
         return PlanResult(form, error=error)
+    if shown:
+        return PlanResult(form, plan)
     return PlanResult(form, plan, plan_rows(plan, may_remember=True), script=python_script(form, pools))
 
 

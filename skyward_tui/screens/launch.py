@@ -384,6 +384,7 @@ class LaunchScreen(BaseScreen[None]):
         self._plan: PlanPanel | None = None  # stored, because each tick needs the panel with the plan
         self._sidebar = LaunchSidebar(self, self._fill)
         self._planned_form: Form | None = None  # values of the form for which the plan is shown
+        self._shows_plan = False  # whether the form's plan is shown, and no error or empty plan
         self._wait: ScriptWait | None = None  # text about the current step of planning or launching
         self._busy = False
         self._creating = False
@@ -653,7 +654,8 @@ class LaunchScreen(BaseScreen[None]):
 
     async def _compute_plan(self, form: Form, *, launching: bool = False) -> PlanResult:
         pools = self.app.pools()
-        return await self._planner.run(form, lambda: compute_plan(form, pools, launching=launching))
+        shown = launching and self._shows_plan and form == self._planned_form
+        return await self._planner.run(form, lambda: compute_plan(form, pools, launching=launching, shown=shown))
 
     def _show_result(self, result: PlanResult) -> None:
         form, error = result.form, result.error
@@ -670,7 +672,7 @@ class LaunchScreen(BaseScreen[None]):
             self._show_plan([], form, str(error) if "\n" in str(error) or len(str(error)) > MAX_MESSAGE_CHARS else "")
 
     def _show_plan(self, rows: Sequence[tuple[str, str]], form: Form, reason: str = "", script: str = "") -> None:
-        self._planned_form = form
+        self._planned_form, self._shows_plan = form, bool(rows)
         remarks = [("preset", remark) for remark in self._remarks]
         self.query_one(PlanPanel).show([*remarks, *rows], trouble=reason, command=command_line(form), script=script)
 
@@ -735,7 +737,7 @@ class LaunchScreen(BaseScreen[None]):
         self._set_busy(before or ScriptWait("finding the script's Python"))
         try:
             result = await self._compute_plan(form, launching=True)
-            if result.error is None:
+            if result.rows:
                 self._show_plan(result.rows, form, script=result.script)
             if result.job is not None:
                 return await self._start_job(form, result.job)

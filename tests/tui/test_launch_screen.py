@@ -20,7 +20,7 @@ from skyward_core.model.offers_and_rental_plans import MachineRequirements, Mark
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.pickers import AcceleratorsScreen
 from skyward_tui.launch_form.form import FieldError, Form, command_line, free_name, plan_launch
-from skyward_tui.launch_form.plan_computation_and_text import PlanResult
+from skyward_tui.launch_form.plan_computation_and_text import PlanResult, plan_rows
 from skyward_tui.launch_form.recent_launches import add_recent, recent_forms
 from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.screens.launch import LaunchScreen
@@ -74,6 +74,24 @@ async def test_launch_form_starts_a_run_and_opens_its_screen(
         await press(pilot, "escape", until="▶ train")
 
 
+async def test_launch_does_not_compute_the_text_of_a_shown_plan_again(
+    app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[str] = []
+
+    def rows(plan: Any, **options: Any) -> Any:
+        computed.append(plan.request.arguments)
+        return plan_rows(plan, **options)
+
+    monkeypatch.setattr("skyward_tui.launch_form.plan_computation_and_text.plan_rows", rows)
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
+        screen.query_one("#arguments", Input).value = "epochs=3"
+        await until(pilot, "train(epochs=3) on all 4")
+        before = list(computed)
+        await press(pilot, "ctrl+r", until=lambda: isinstance(app.screen, RunScreen))
+        assert computed == before and [task.name for _, task in session.launched] == ["train"]
+
+
 @pytest.mark.proof("1 s of a processor")
 async def test_provider_specific_fields_are_shown_for_their_providers_only(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
@@ -109,7 +127,7 @@ async def test_plan_is_requested_after_typing_stops(
 ) -> None:
     asked: list[tuple[str, str]] = []
 
-    def planned(form: Form, pools: Any, *, launching: bool) -> PlanResult:
+    def planned(form: Form, pools: Any, *, launching: bool, shown: bool) -> PlanResult:
         asked.append((form.provider, form.nodes))
         return PlanResult(form, rows=[("creates", f"{form.nodes} machines")])
 
