@@ -18,17 +18,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-if __path__[0].endswith("/all.zip/skyward_core"):  # on a node; a second archive has the remaining modules
+if __path__[0].endswith("/all.zip/skyward_core"):
+    # On a node, the bundle's first archive does not have all modules. Import the other modules from a second archive.
     from skyward_core.node.library_bundle_importer import install_deferred_importer
 
     install_deferred_importer(__path__[0])
 
-# Imported eagerly: the module `model.function` and its decorator share one name, and the last binding would win.
+# Imported eagerly: the module `model.function` and its decorator have the same name, and a later import of the module
+# would replace the decorator.
 from .model.function import Function, PendingFunction, PendingGroup, function, gather
 
 __version__ = "0.1.0"
 
-_PUBLIC = {  # module: the public names in it
+_PUBLIC = {  # module -> its public names
     "api.active_pool_and_operand_checks": "sky",
     "api.attach_and_results": "attach results",
     "api.compute": "Compute",
@@ -57,7 +59,7 @@ _PUBLIC = {  # module: the public names in it
     "tasks.job_file": "Task",
     "tasks.shell_and_script_calls": "script shell",
 }
-# Not in __all__: older names, and names that would replace Python's own after `from skyward_core import *`.
+# Names outside of __all__: older names, and names that would replace Python's own after `from skyward_core import *`.
 _UNLISTED = {
     "api.older_api_names": "DEFAULT_IMAGE DockerImage HealthChecker LogConfig MetricSpec containers metrics",
     "api.shared_state": "barrier counter dict lock queue set",
@@ -70,7 +72,7 @@ _MODULES = {"accelerators": "model.accelerators", "plugins": "plugins", "time": 
 
 
 def _places(table: dict[str, str]) -> dict[str, tuple[str, str]]:
-    """Return the module of each name, and the name there."""
+    """Return a mapping of each public name to the module that defines it and its name there."""
     found = {}
     for module, names in table.items():
         for name in names.split():

@@ -27,8 +27,8 @@ from skyward_core.tasks.import_path import install_alias
 from skyward_core.tasks.script_functions import list_commands, parse_script
 from skyward_core.util.safe_file_access import is_dir, is_file, resolve_path
 
-_end_signals: list[int] = []  # received signals that end the script
-_process = os.getpid()  # forked children keep the default effect of signals
+_end_signals: list[int] = []  # signals that this process has received and that end the script
+_process = os.getpid()  # pid of this process, because signals keep their default effect in forked children
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -40,7 +40,8 @@ def main(argv: list[str] | None = None) -> int:
     arguments = _parsed(argv)
     try:
         _override(arguments)
-        import_hooks_gc_pause_and_alias.install()  # packages above a module are imported to find it
+        # Install the hooks first, because finding a module imports the packages that contain it.
+        import_hooks_gc_pause_and_alias.install()
         install_alias()
         import_hooks_gc_pause_and_alias.install_gc_pause()
         script = (
@@ -56,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001  packages of the module may raise anything
         return _print_error(error)
     module = script.make_module()
-    # Functions of the script find their globals here also after this function's end, in exit handlers.
+    # Set sys.modules permanently: exit handlers of the script find its globals here after this function has ended.
     sys.modules["__main__"] = module
     if script.folder:
         sys.path.insert(0, script.folder)
@@ -64,9 +65,10 @@ def main(argv: list[str] | None = None) -> int:
     started = ["-m", arguments.module] if arguments.module else [script.argument]
     sys.orig_argv[:] = [sys.executable, *started, *arguments.args]
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, for example, ignores SIGHUP
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            # Keep an ignored signal ignored: nohup, for example, ignores SIGHUP.
             signal.signal(number, _leave)
-    script_loader_child.loading = arguments.dry_run  # the script must not start a pool
+    script_loader_child.loading = arguments.dry_run  # With --dry-run, the script must not start a pool.
     try:
         exec(script.code, module.__dict__)  # noqa: S102  the purpose of this command
         if (commands := sys.modules.get(f"{__package__}.api.older_api_names")) and commands.should_run_command():
@@ -88,13 +90,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def _print_error(error: BaseException) -> int:
     """Print the error that ended a script as Python does, and return the exit status of its kind."""
-    own = error.__traceback__.tb_next if error.__traceback__ else None  # without our frame
+    own = error.__traceback__.tb_next if error.__traceback__ else None  # Remove this module's frame from the traceback.
     sys.excepthook(type(error), error.with_traceback(own), own)
     return errors.error_exit_code(error)
 
 
 def _override(arguments: argparse.Namespace) -> None:
-    """Apply the provider and the number of nodes of the command line to all pools of the script.
+    """Make all pools of the script use the provider and the number of nodes that the command line names.
 
     Raises:
         UsageError: If an option is invalid.
@@ -113,7 +115,7 @@ def _override(arguments: argparse.Namespace) -> None:
 
 
 def _run_reporting_errors(work: Callable[[], None]) -> int:
-    """Run a command of the script, and return its exit status."""
+    """Run a command that the script declares, and return its exit status. Report errors like the script's own."""
     try:
         work()
     except UsageError as error:
@@ -127,14 +129,15 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
         signal.signal(number, signal.SIG_DFL)
         signal.raise_signal(number)
     _end_signals.append(number)
-    # If a terminal is closed, the kernel and the shell both send SIGHUP.
-    signal.signal(signal.SIGHUP, lambda *_: None)  # not SIG_IGN, which children would inherit
-    # An exception, so that the blocks of the script's pools tear them down.
+    # Ignore a repeated SIGHUP: if a terminal is closed, the kernel and the shell both send it.
+    # Set a handler that does nothing, because child processes would inherit SIG_IGN.
+    signal.signal(signal.SIGHUP, lambda *_: None)
+    # Raise an exception, so that the ``with`` blocks of the script's pools tear the pools down.
     raise SystemExit(128 + number)
 
 
 def _discard_unwritable_output() -> None:
-    """Discard output that a closed terminal did not accept, because Python would exit with another status."""
+    """Discard buffered output if the terminal is closed, because Python would otherwise exit with another status."""
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         try:
             if stream is not None:
@@ -173,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
 def _parsed(argv: list[str] | None) -> argparse.Namespace:
     parser = _parser()
     arguments = parser.parse_args(argv)
-    if arguments.module:  # all later words are arguments of the module
+    if arguments.module:  # All words after the module's name are arguments of the module.
         arguments.script, *arguments.args = arguments.module
         arguments.module = arguments.script
     elif not arguments.script:
@@ -183,7 +186,7 @@ def _parsed(argv: list[str] | None) -> argparse.Namespace:
 
 @dataclass(frozen=True)
 class MainModule:
-    """Code of a main module, with the attributes that Python gives it.
+    """Compiled code of a ``__main__`` module, with the attributes that Python gives the module.
 
     Attributes:
         code: Compiled code.
@@ -200,7 +203,7 @@ class MainModule:
     spec: ModuleSpec | None = None
 
     def make_module(self) -> ModuleType:
-        """Return a new ``__main__`` module whose code has not run."""
+        """Return a new ``__main__`` module in which the code has not run yet."""
         module = ModuleType("__main__")
         module.__file__ = self.file
         if (spec := self.spec) is not None:
@@ -220,13 +223,14 @@ def load_main_from_path(path: Path) -> MainModule:
         return _load_archive(path)
     tree = parse_script(path)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # parse_script has already compiled this code and shown the warnings
+        # Ignore warnings, because parse_script has already compiled this code and shown them.
+        warnings.simplefilter("ignore")
         code = compile(tree, str(path), "exec", dont_inherit=True)
     return MainModule(code, str(path.absolute()), str(path), str(resolve_path(path).parent))
 
 
 def load_main_from_module(name: str) -> MainModule:
-    """Return the main module that ``python -m NAME`` runs. Its parent packages are imported.
+    """Return the main module that ``python -m NAME`` runs. Import its parent packages.
 
     Raises:
         UsageError: If the module does not exist.
@@ -234,13 +238,14 @@ def load_main_from_module(name: str) -> MainModule:
     """
     try:
         spec = importlib.util.find_spec(name)
-        if spec is not None and spec.submodule_search_locations is not None:  # a package runs its __main__
+        if spec is not None and spec.submodule_search_locations is not None:
+            # ``python -m`` runs the ``__main__`` module of a package.
             spec = importlib.util.find_spec(f"{name}.__main__")
     except ModuleNotFoundError as error:
         if not f"{name}.".startswith(f"{error.name}."):
-            raise  # the package exists, but one of its own imports is missing
+            raise  # The package exists, but a module that it imports does not.
         spec = None
-    except (ImportError, ValueError) as error:  # a relative name, or a submodule of a module that is not a package
+    except (ImportError, ValueError) as error:  # The name is relative, or its parent is a module and not a package.
         raise UsageError(f"no module {name} to run: {error}") from error
     if spec is None:
         raise UsageError(f"package {name} has no __main__ to run" if name in sys.modules else _no_module_message(name))

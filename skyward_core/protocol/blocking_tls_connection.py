@@ -21,35 +21,36 @@ from skyward_core.protocol.frame_codec import AnyHeader, Header, WireError, deco
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import CredentialKeys
 
-TIMEOUT = 5.0  # seconds without a byte after which the peer counts as unreachable
-HANDSHAKE_TIMEOUT = 10.0  # seconds for the whole handshake
-CLIENT = "client"  # only the holder of this certificate may upload blobs and download results
+TIMEOUT = 5.0  # seconds without a received byte after which the peer counts as unreachable
+HANDSHAKE_TIMEOUT = 10.0  # seconds for the whole TLS handshake
+CLIENT = "client"  # name in the client's certificate; only its holder may upload blobs and download results
 RECORD_BYTES = 1 << 14
-CHUNK_BYTES = 1 << 19  # bytes per step: large enough for few system calls, small enough for the processor's cache
+# bytes that are processed per step: large enough for few system calls, small enough for the processor's cache
+CHUNK_BYTES = 1 << 19
 
-_LIMIT = 1 << 16  # maximum bytes of a request
+_LIMIT = 1 << 16  # maximum bytes of a request frame
 
 T = TypeVar("T")
 
 
 class TlsConnectionError(OSError):
-    """The peer is unreachable, disconnected, or has no certificate of the pool."""
+    """Error: the peer is unreachable, has disconnected, or has no certificate of the pool."""
 
 
 class PeerUnreachable(TlsConnectionError):
-    """The peer cannot be reached."""
+    """Error: the peer's address cannot be reached."""
 
 
 class RefusedByPeer(OSError):
-    """The peer rejected the request. The message comes from the peer."""
+    """Error: the peer rejected the request. The message comes from the peer."""
 
 
 class GrowingFile(Protocol):
-    """A file that may still be growing."""
+    """Interface of a file that can be sent while it is still growing."""
 
     @property
     def size(self) -> int:
-        """Final size in bytes."""
+        """Size of the complete file in bytes."""
 
     def wait(self, beyond: int) -> int:
         """Wait until more than ``beyond`` bytes are available, and return their number.
@@ -60,7 +61,7 @@ class GrowingFile(Protocol):
 
 
 class CompleteFile:
-    """A file that no longer grows."""
+    """A file that is complete, with the interface of a growing file."""
 
     def __init__(self, file: int) -> None:
         self.size = os.fstat(file).st_size
@@ -70,7 +71,7 @@ class CompleteFile:
 
 
 class TlsConnection:
-    """TLS connection.
+    """TLS connection with blocking methods that sends many records in one system call.
 
     An ``SSLSocket`` needs one or two system calls per record of 16 KB, which take as long as the encryption. This class
     collects records in memory and sends many of them at once.
@@ -94,7 +95,8 @@ class TlsConnection:
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._plain = plain
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._raw = memoryview(bytearray(RECORD_BYTES))  # small, because a stranger may have connected
+        # The first buffer is small, because the peer may be a stranger.
+        self._raw = memoryview(bytearray(RECORD_BYTES))
         self._deadline: float | None = self.connected_at + HANDSHAKE_TIMEOUT
         self._tls = context.wrap_bio(self._in, self._out, server_side=server)
         try:
@@ -130,7 +132,7 @@ class TlsConnection:
 
     def close(self) -> None:
         """Close the connection. Other threads that use it get an error."""
-        with suppress(OSError):  # the peer closed it first
+        with suppress(OSError):  # The peer has already closed the connection.
             self._plain.shutdown(socket.SHUT_RDWR)
         self._plain.close()
 
@@ -140,7 +142,7 @@ class TlsConnection:
         self.write(encode_frame(header))
 
     def receive_frame(self) -> AnyHeader:
-        """Receive the next frame.
+        """Receive the peer's next frame.
 
         Raises:
             RefusedByPeer: If the frame reports an error.
@@ -158,13 +160,13 @@ class TlsConnection:
         return header
 
     def wait_readable(self, seconds: float) -> None:
-        """Wait for the peer's next request.
+        """Wait until the peer's next request begins to arrive.
 
         Raises:
             TlsConnectionError: If no request arrives in time.
         """
         if self._in.pending:
-            return  # the request was already received together with earlier data
+            return  # The request has already arrived together with earlier data.
         self._plain.settimeout(seconds)
         try:
             self._receive()
@@ -172,14 +174,14 @@ class TlsConnection:
             self._plain.settimeout(TIMEOUT)
 
     def request(self, header: Header) -> AnyHeader:
-        """Send a request and return the answer."""
+        """Send a request to the peer, and return the header of its answer."""
         self.send_frame(header)
         return self.receive_frame()
 
     # -- bytes -------------------------------------------------------------------------------------------
 
     def read_chunks(self, count: int) -> Iterator[memoryview]:
-        """Yield the next ``count`` bytes in chunks. Each chunk is valid until the next chunk is requested."""
+        """Yield the peer's next ``count`` bytes in chunks. Each chunk is valid until the next chunk is requested."""
         buffer = memoryview(bytearray(min(CHUNK_BYTES, count)))
         while count:
             chunk = buffer[: min(CHUNK_BYTES, count)]
@@ -188,9 +190,11 @@ class TlsConnection:
             yield chunk
 
     def read_into(self, buffer: memoryview) -> None:
-        """Fill a buffer with the next bytes."""
+        """Fill a buffer with the next bytes from the peer."""
         read = self._tls.read
-        while buffer:  # one iteration per record; _run_tls_step is needed only if no complete record is available
+        while buffer:
+            # Read one TLS record per iteration. The slower _run_tls_step is needed only if no complete record is
+            # available.
             try:
                 count = read(len(buffer), buffer)
             except ssl.SSLError:
@@ -200,7 +204,7 @@ class TlsConnection:
             buffer = buffer[int(count) :]
 
     def send_file(self, file: int, at: int, source: GrowingFile) -> None:
-        """Send an open file from an offset to its end while it grows.
+        """Send an open file from an offset to its end. If the file is still growing, wait for its data.
 
         The file already has its final length, and the data may still arrive. The file is mapped to avoid a copy, which
         is safe because no process truncates these files.
@@ -225,7 +229,7 @@ class TlsConnection:
         return bytes(data)
 
     def _run_tls_step(self, step: Callable[[], T]) -> T:
-        """Perform a TLS operation, reading from the socket as needed."""
+        """Perform a TLS operation, and read from the socket as often as the operation needs."""
         while True:
             try:
                 return step()
@@ -233,7 +237,8 @@ class TlsConnection:
                 self._flush()
                 self._receive()
             except ssl.SSLError as error:
-                with suppress(TlsConnectionError):  # best effort: informs the peer of the reason
+                with suppress(TlsConnectionError):
+                    # Send the TLS alert that informs the peer of the error, if possible.
                     self._flush()
                 raise TlsConnectionError(error.reason or str(error)) from error
 
@@ -255,7 +260,7 @@ class TlsConnection:
         if self._out.pending:
             data = memoryview(self._out.read())
             try:
-                while data:  # sendall would apply one timeout to all data
+                while data:  # Send in parts, because sendall() would apply one timeout to all data.
                     data = data[self._plain.send(data) :]
             except OSError as error:
                 raise TlsConnectionError(str(error)) from error
@@ -268,18 +273,19 @@ def certificate_name(tls: ssl.SSLObject) -> str:
 
 
 def make_ssl_context(protocol: int, credentials: CredentialKeys) -> ssl.SSLContext:
-    """Return an SSL context for the holder of a certificate.
+    """Return an SSL context for a member of a pool, which has a certificate of the pool.
 
     Raises:
         ssl.SSLError: If the certificates are invalid (a subclass of ``OSError``).
     """
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # any member of the pool may answer, and the pool's authority signs only members
+    # Do not check host names: any member of the pool may answer, and the pool's authority signs only members.
+    context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=credentials["authority"])
     pem = (credentials["certificate"] + credentials["key"]).encode()
-    if hasattr(os, "memfd_create"):  # a file in memory, so that the key is not written to disk
+    if hasattr(os, "memfd_create"):  # Use a file in memory, so that the private key is not written to disk.
         memory = os.memfd_create("papers", os.MFD_CLOEXEC)
         try:
             os.write(memory, pem)
@@ -289,7 +295,8 @@ def make_ssl_context(protocol: int, credentials: CredentialKeys) -> ssl.SSLConte
     else:
         import tempfile
 
-        with tempfile.NamedTemporaryFile() as file:  # created with mode 0600
+        with tempfile.NamedTemporaryFile() as file:
+            # The temporary file has mode 0600, so other users cannot read the key.
             file.write(pem)
             file.flush()
             context.load_cert_chain(file.name)

@@ -13,24 +13,24 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-VERSION = 9  # protocol version; incremented when a release can no longer communicate with earlier releases
-CHUNK_BYTES = 1 << 20  # bytes; large data is split into frames of this size, so that small frames never wait long
-MAX_INLINE_BYTES = 64 * 1024  # bytes; larger payloads and results are sent as files
+VERSION = 9  # version of the protocol; incremented when a release can no longer communicate with earlier releases
+CHUNK_BYTES = 1 << 20  # bytes of a chunk of large data; each chunk is a frame, so that small frames never wait long
+MAX_INLINE_BYTES = 64 * 1024  # maximum bytes of a payload or result inside a frame; larger ones are sent as files
 # In a preemption notice, a node number up to this value means that only the ranks of a cancelled run get the notice.
 CANCELLED_NODE = -1
-MAX_SHORT_TEXT = 1024  # characters of a shortened message, or bytes of a short header or value
-MAX_INTEGER = 1 << 53  # bound of almost all numbers, because larger integers are not portable in JSON
-MAX_EXCEPTION_BYTES = 16 << 20  # bytes; a larger pickled exception is replaced by a stand-in
-MAX_PLUGINS_BYTES = 64 << 20  # bytes of a pool's pickled plugins
+MAX_SHORT_TEXT = 1024  # maximum characters of a shortened message, and bytes of a short header or value
+MAX_INTEGER = 1 << 53  # bound of almost all numbers in frames, because larger integers are not portable in JSON
+MAX_EXCEPTION_BYTES = 16 << 20  # maximum bytes of a pickled exception; a larger one is replaced by a stand-in
+MAX_PLUGINS_BYTES = 64 << 20  # maximum bytes of a pool's pickled plugins
 # Trailer of a function's pickle: length of the preceding pickle with the client's command line, and a marker. The
 # command line and the trailer come last, because workers of older releases read only the part before them.
 COMMAND_LINE_TRAILER = struct.Struct("!I4s")
 COMMAND_LINE_MARKER = b"argv"
 
-WINDOW = 16  # values that a generator may yield before its reader has acknowledged them
-# Kinds of outcomes with a result. The other kinds mean that the call did not complete.
+WINDOW = 16  # maximum number of values that a generator may yield before its reader has acknowledged them
+# Kinds of outcomes with a result. All other kinds mean that the call did not complete.
 RESULT_KINDS = ("returned", "raised", "exited")
-PICKLED_NONE = b"\x80\x04N."  # the pickle of None; below, its summary
+PICKLED_NONE = b"\x80\x04N."  # pickle of None, which is a frequent result; NONE_SUMMARY is its summary
 NONE_SUMMARY: Any = {
     "type": "NoneType",
     "text": "None",
@@ -40,7 +40,7 @@ NONE_SUMMARY: Any = {
 }
 
 Header = dict[str, Any]
-AnyHeader = Any  # a received header; each kind's handler declares its type from frame_types
+AnyHeader = Any  # type of a received header; the handler of each kind of frame declares a type from frame_types
 
 _LENGTHS = struct.Struct("!II")
 _HEADER_LIMIT = 64 << 20
@@ -48,7 +48,7 @@ _decode = json.JSONDecoder().raw_decode
 
 
 def is_plain(value: Any) -> bool:
-    """Check whether a value is short and has the same pickle in all picklers.
+    """Check whether a value is a short text or bytes, a number, a bool or None: all picklers pickle it equally.
 
     Such values are pickled by pickle, because cloudpickle takes longer to start.
     """
@@ -59,7 +59,7 @@ def is_plain(value: Any) -> bool:
 
 
 class WireError(Exception):
-    """The peer violates the protocol."""
+    """Error: the peer violates the protocol."""
 
 
 def make_json_encoder(*, only_ascii: bool) -> Callable[[Any], str]:
@@ -70,24 +70,24 @@ def make_json_encoder(*, only_ascii: bool) -> Callable[[Any], str]:
     """
     general = json.JSONEncoder(separators=(",", ":"), ensure_ascii=only_ascii, check_circular=False)
     make = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:  # not CPython
+    if make is None:  # Only CPython's json module has the C encoder.
         return general.encode
     text = json.encoder.encode_basestring_ascii if only_ascii else json.encoder.encode_basestring
     pieces = make(None, general.default, text, None, ":", ",", False, False, True)
     return lambda thing: "".join(pieces(thing, 0))
 
 
-encode_json = make_json_encoder(only_ascii=False)  # a header as JSON
-encode_record = make_json_encoder(only_ascii=True)  # a line of a journal or a column of the ledger as JSON
+encode_json = make_json_encoder(only_ascii=False)  # encodes a frame's header as JSON
+encode_record = make_json_encoder(only_ascii=True)  # encodes a line of a journal, or a column of the ledger, as JSON
 
 
 def encode_frame(header: Mapping[str, Any], body: bytes = b"") -> bytes:
-    """Return a frame as bytes."""
+    """Return a frame as bytes, from its header and its body."""
     return encode_frame_text(encode_json(header), body)
 
 
 def encode_frame_text(text: str, body: bytes = b"") -> bytes:
-    """Return a frame as bytes, given the encoded header."""
+    """Return a frame as bytes, from its encoded header and its body."""
     head = text.encode("utf-8", "surrogatepass")
     return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
 
@@ -99,7 +99,7 @@ def decode_lengths(data: bytes) -> tuple[int, int]:
 
 
 def decode_header(head: bytes | bytearray) -> AnyHeader:
-    """Decode a header.
+    """Decode the JSON header of a frame.
 
     Raises:
         WireError: If the header is invalid.
@@ -131,7 +131,8 @@ class Decoder:
         self._admit = admit
         self._most = most
         self._buffer = bytearray()
-        self._pending: tuple[Header, int] | None = None  # last header, and the length of the body that follows
+        # received header whose body has not arrived completely, and the length of this body in bytes
+        self._pending: tuple[Header, int] | None = None
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[AnyHeader, bytes]]:
         """Add bytes of the stream. Yield the frames that are complete.

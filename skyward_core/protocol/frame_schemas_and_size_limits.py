@@ -57,15 +57,16 @@ from skyward_core.protocol.validators import (
 
 # Kinds of preemption notices. "rebalance": the preemption has become more likely.
 NOTICES = ("terminate", "stop", "hibernate", "rebalance")
-LONGEST_NOTICE = 24 * 3600.0  # seconds until the deadline; longer notices are not trusted
-PREEMPTED = "Preempted"  # error type in outcomes of ranks lost to a preemption
+LONGEST_NOTICE = 24 * 3600.0  # maximum seconds from a preemption notice to its deadline; longer notices are not trusted
+PREEMPTED = "Preempted"  # error type in outcomes of ranks that were lost to a preemption
 RESULTS_FETCHED = "ResultsFetched"  # error type in outcomes of calls whose results another client has fetched
-GROWTH_STOP = "stopped because the run continues on more nodes"  # message of calls that a client stops to add nodes
+# message in outcomes of calls that a client stops in order to restart their run on more nodes
+GROWTH_STOP = "stopped because the run continues on more nodes"
 PREEMPTION_MESSAGE = "preempted: the machine of node {node} was preempted by its provider"
 
 
 def is_same_deadline(one: float | None, other: float | None) -> bool:
-    """Check whether two deadlines by the same clock belong to the same notice. None is an unknown deadline."""
+    """Check whether two deadlines are about equal, so that they belong to the same notice. None: unknown deadline."""
     return one is other if one is None or other is None else abs(one - other) < 30
 
 
@@ -93,7 +94,7 @@ PLUGIN_ERROR_KEYS = object_of(
 GANG_PEERS = object_of({"key": is_text, "nodes": list_of(is_node_place), "fail_fast?": is_bool, "heartbeats?": is_bool})
 FETCH_STATUS: Checks = {"error?": is_text, "unreachable?": is_bool}
 CREDENTIAL_KEYS: Checks = {"authority": is_text, "certificate": is_text, "key": is_text}
-TIMESTAMP: Checks = {"at?": is_number}  # Unix time by the node's clock
+TIMESTAMP: Checks = {"at?": is_number}  # Unix time in seconds by the node's clock
 START_OPTIONS: Checks = {"env?": dict_of(is_text, is_text)}
 EXIT_STATUS: Checks = {"exit_code?": optional(is_integer), "signal?": optional(is_rank)}
 END_DETAILS: Checks = {"kind": OUTCOME_KIND, "error?": optional(ERROR_KEYS), **EXIT_STATUS}
@@ -110,7 +111,7 @@ RESULT_FIELDS: Checks = {
     "numbers?": dict_of(is_text, is_metric_summary),
     **EXIT_STATUS,
 }
-# End of a run's attempt, as in ``model.restart_policy.AttemptEnd``.
+# Keys that describe the end of a run's attempt, as in ``model.restart_policy.AttemptEnd``.
 ATTEMPT_END_KEYS = object_of(
     {
         "number": is_count,
@@ -164,11 +165,11 @@ RANK_STACKS_KEYS = object_of(
 )
 RUN_CALL_COUNTS = object_of({"calls": is_call_index, "active": is_call_index, "total": is_call_index})
 GANG_CALL_COUNTS = object_of(
-    # kept: id of the job that has reserved the node for its next step; "" for none
+    # kept: id of the job for whose next step the node is reserved; "" for none
     {"active": is_call_index, "ended": is_call_index, "total": is_call_index, "kept": is_text}
 )
 
-# Keys shared by several kinds of frames.
+# Keys that several kinds of frames share.
 _CALL: Checks = {"run": is_run_id, "i": is_call_index}
 _PLACE: Checks = {"rank": is_rank, "node": is_rank}
 _REQUEST_ID: Checks = {"id": is_count}
@@ -213,9 +214,9 @@ _ITEM: Checks = {
     **RESULT_FIELDS,
     **TIMESTAMP,
 }
-# Attempt of a run that may restart: its number from 1, the allowed restarts after losses and errors, and the end of
-# the previous attempt: cause, message, and lost ranks. `ends`: the ends of all earlier attempts. `unattended`: agents
-# started the attempt without a client. `least_nodes`: minimum number of nodes of a smaller attempt.
+# Attempt of a run that may restart: its number from 1, the allowed restarts after losses and errors, and the end of the
+# previous attempt: cause, message, and lost ranks. `ends`: the ends of all earlier attempts. `unattended`: whether
+# agents started the attempt without a client. `least_nodes`: minimum number of nodes of an attempt.
 ATTEMPT_KEYS = object_of(
     {
         "number": is_count,
@@ -727,7 +728,7 @@ FILE_FRAMES: FrameSchemas = {
     "answer": FrameSchema("The request failed; the connection is closed.", {"error": is_text}),
 }
 
-# Body of "attempt", and the keys that a step requires.
+# Body of an "attempt" frame, which contains a step of an agent's request, and the keys that each step requires.
 PEER_REQUEST_KEYS = object_of(
     {"nonce": is_text, "to": is_rank, "step": is_text, "run?": is_run_id, "node?": is_rank, "left?": is_number},
     {"epoch?": is_count, "info?": is_rank_info, "attempt?": ATTEMPT_KEYS},
@@ -739,7 +740,7 @@ PEER_STEPS: Mapping[str, set[str]] = {
     "begin": {"run", "epoch", "info", "attempt"},
     "notice": {"node", "left"},
 }
-# Body of "report".
+# Body of a "report" frame, with which an agent answers.
 PEER_REPORT_KEYS = object_of(
     {
         "nonce?": is_text,
@@ -755,7 +756,7 @@ PEER_REPORT_KEYS = object_of(
     }
 )
 
-# Frames between the agents of a gang. Only the signature, with the epoch's key, authenticates them.
+# Frames between the agents of a gang. They are authenticated only by their signature, made with the gang's secret key.
 PEER_FRAMES: FrameSchemas = {
     "heartbeat": FrameSchema(
         "Sign of life during a run that may restart.",
@@ -784,7 +785,7 @@ _OTHER_RELEASE = {"welcome": FrameSchema("", {"version": is_count})}
 
 
 def validate_header(forms: FrameSchemas, header: Header, head: int, body: int) -> None:
-    """Validate a frame after its header has been read.
+    """Validate a frame whose header has been read, before its body is read.
 
     Args:
         forms: Schemas of the valid kinds.
@@ -809,13 +810,13 @@ def validate_header(forms: FrameSchemas, header: Header, head: int, body: int) -
 
 
 def validate_agent_frame(header: Header, head: int, body: int) -> None:
-    """Validate a frame of an agent. In a welcome frame of another release, only the version must be valid."""
+    """Validate a frame that an agent sent. In a welcome frame of another release, only the version must be valid."""
     greets = header["t"] == "welcome" and header.get("version") != VERSION
     validate_header(_OTHER_RELEASE if greets else FROM_AGENT, header, head, body)
 
 
 def validate_answer(asked: str, header: Mapping[str, Any]) -> None:
-    """Validate an agent's answer.
+    """Validate an agent's answer to a request.
 
     Args:
         asked: The kind of the request.
@@ -831,12 +832,12 @@ def validate_answer(asked: str, header: Mapping[str, Any]) -> None:
         return
     for key, check in request.answer.items():
         if key not in header or not check(header[key]):
-            # The message omits the value, which may be a secret.
+            # Omit the invalid value from the message, because it may be a secret.
             raise WireError(f"invalid type of key {key!r} in an answer to {asked!r}: {type(header.get(key)).__name__}")
 
 
 def validate_peer_frame(header: Header, head: int, body: int) -> None:
-    """Validate a frame of an unauthenticated peer. Unknown kinds are rejected."""
+    """Validate a frame of a peer that has not authenticated itself. Reject unknown kinds of frames."""
     if header["t"] not in PEER_FRAMES:
         raise WireError("frame kind not allowed from peers")
     validate_header(PEER_FRAMES, header, head, body)

@@ -1,4 +1,4 @@
-"""Paths of the files in a node's folder.
+"""Paths of the files in the folder of a node.
 
 The client sends this module to hosts before the rest of the package, together with
 ``bootstrap.host_inspection``, so it imports only ``os``.
@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import os
 
-OUT, ERR = ".out", ".err"  # output of a rank
-MARKS, METRICS = ".marks", ".metrics"  # order marks and metrics; see ``protocol.stdout_stderr_order_marks``
-APP_LOG = "app.log"  # file in the spool folder with the output of the plugins' node contexts
-STATE_FILE = ".skyward-state"  # marks a folder that contains skyward's state and keys and must never be uploaded
-RETAINED_PREFIX, EXIT_REASON_PREFIX = "kept.", "ended."  # of folders with results, and of files with exit reasons
+OUT, ERR = ".out", ".err"  # endings of a worker's log files: standard output and standard error
+# endings of a worker's files with order marks and metrics; see ``protocol.stdout_stderr_order_marks``
+MARKS, METRICS = ".marks", ".metrics"
+APP_LOG = "app.log"  # name of the file in the spool folder with the output of the plugins' node contexts
+# name of the file that marks a folder with skyward's state and keys, which must never be uploaded
+STATE_FILE = ".skyward-state"
+# prefixes of the names of folders with retained results, and of files with exit reasons
+RETAINED_PREFIX, EXIT_REASON_PREFIX = "kept.", "ended."
 WORKER_PREFIX = "worker."
 # Signal for stack dumps. It is a real-time signal (34 to 64, only on Linux), because users, schedulers and frameworks
 # use the other signals. On macOS it is SIGINFO, which processes without a handler ignore.
 STACK_SIGNAL = 29 if os.uname().sysname == "Darwin" else 57
-# Endings of the files by which an agent asks a worker for the exception that it handles.
+# Endings of a worker's files for requests for its current exception, and for its answers.
 ASK, ANSWER = ".ask", ".answer"
-EXCEPTION_REQUEST = b"\xff"  # sent through a pipe of signal numbers, which are all lower
-UMASK = "SKYWARD_UMASK"  # environment variable with the login's umask in octal
+# byte that requests the exception; signal numbers, which are sent through the same pipe, are lower
+EXCEPTION_REQUEST = b"\xff"
+UMASK = "SKYWARD_UMASK"  # environment variable with the umask of the user's login, in octal
 
 
 class PathBelow:
@@ -34,7 +38,7 @@ class PathBelow:
 
 
 class NodePaths:
-    """Paths of one node.
+    """Paths of the files and folders of one node.
 
     Args:
         folder: The node's folder.
@@ -42,9 +46,9 @@ class NodePaths:
 
     __slots__ = ("folder",)
     lock = PathBelow("/agent.lock")  # lock file that the agent holds until it exits
-    state = PathBelow("/agent.json")  # file with the agent's state, written when the agent starts to listen
+    state = PathBelow("/agent.json")  # file with the agent's state, which the agent writes when it starts to listen
     errors = PathBelow("/agent.err")  # log file of the agent's own output
-    socket = PathBelow("/agent.sock")  # socket of the agent, unless the path is too long for a socket
+    socket = PathBelow("/agent.sock")  # socket of the agent for clients; elsewhere if the path is too long for a socket
     blobs = PathBelow("/blobs")  # folder of blobs (functions and arguments), named by content hash
     samples = PathBelow("/machine-samples")  # folder of the machine metrics; see ``machine_metrics_sampler``
     sources = PathBelow("/sent-source")  # folder of source files that clients sent
@@ -61,15 +65,15 @@ class NodePaths:
         self.folder = folder
 
     def source(self, content: str, name: str) -> str:
-        """Return the path of a source file by content hash and name."""
+        """Return the path of a source file that a client sent, from its content hash and its name."""
         return f"{self.sources}/{content}/{name}"
 
     def worker(self, rank: int, number: int) -> str:
-        """Return the path of the file with a worker's pid."""
+        """Return the path of the file that contains the pid of a worker."""
         return f"{self.folder}/{WORKER_PREFIX}{rank}.{number}"
 
     def stacks(self, rank: int, number: int) -> str:
-        """Return the path of a worker's stack dumps. ``ASK`` and ``ANSWER`` are added for requests about exceptions."""
+        """Return the path of a worker's stack dumps. ``ASK`` and ``ANSWER`` are appended for its exceptions."""
         return f"{self.folder}/stacks.{rank}.{number}"
 
     def error_file(self, pid: int) -> str:
@@ -82,19 +86,19 @@ class NodePaths:
 
     @property
     def retained_folder(self) -> str:
-        """Folder of retained results after the node's end."""
+        """Path of the folder that contains the retained results after the node's end."""
         head, slash, name = self.folder.rpartition("/")
         return self.folder if name.startswith(RETAINED_PREFIX) else f"{head}{slash}{RETAINED_PREFIX}{name}"
 
     @property
     def exit_reason(self) -> str:
-        """File beside the node's folder. It contains the reason why the node shut itself down."""
+        """Path of the file, beside the node's folder, with the reason for which the node shut itself down."""
         head, slash, name = self.folder.rpartition("/")
         return f"{head}{slash}{EXIT_REASON_PREFIX}{name}"
 
 
 def pools_folder(root: str) -> str:
-    """Return the folder of all nodes on a host."""
+    """Return the folder that contains the folders of all nodes on a host."""
     return root + "/pools"
 
 
@@ -104,12 +108,12 @@ def worker_socket_path(socket: str) -> str:
 
 
 def log_stem(rank: int, number: int) -> str:
-    """Return the base name of a worker's log files."""
+    """Return the name that all log files of a worker begin with."""
     return f"r{rank:03d}.{number}" if number else f"r{rank:03d}"
 
 
 def deferred_bundle_path(bundle: str) -> str:
-    """Return the path of a bundle's deferred part, from the path of the bundle's first file."""
+    """Return the path of the bundle's second file, with code that is sent later, from the path of its first file."""
     folder, _, file = bundle.rpartition("/")
     return f"{folder}-rest/{file}"
 
@@ -118,12 +122,12 @@ _PREFIX = "m"
 
 
 def sample_file(start: int) -> str:
-    """Return the name of the sample file that begins at an offset."""
+    """Return the name of the file of metric samples that begins at an offset."""
     return f"{_PREFIX}{start:015d}"
 
 
 def sample_files(folder: str) -> list[tuple[int, str]]:
-    """Return offset and name of the sample files, oldest first."""
+    """Return the offset and the name of each file of metric samples, oldest first."""
     try:
         names = os.listdir(folder)  # noqa: PTH208  # the sampler must not import pathlib
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Search for the object that cannot be pickled, and reducers for picklers. Uses only the standard library."""
+"""Search for the object that makes pickling fail, and reducers for picklers. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import suppress
 from types import CodeType, FunctionType
 from typing import Any
 
-FILENAME = 10  # index of the file name in a code object's constructor
+FILENAME = 10  # index of the file name among the arguments of a code object's constructor
 
 
 def to_memoryview(data: Any) -> memoryview:
@@ -20,50 +20,52 @@ def to_memoryview(data: Any) -> memoryview:
 
 
 def make_cached(function: Callable[..., Any], size: int | None, typed: bool) -> Any:
-    """Recreate a function with :func:`functools.lru_cache`."""
+    """Recreate an unpickled function that :func:`functools.lru_cache` decorates."""
     from functools import lru_cache
 
     return lru_cache(size, typed)(function)
 
 
 def make_new_type(name: str, base: Any) -> Any:
-    """Recreate a :class:`typing.NewType`."""
+    """Recreate an unpickled :class:`typing.NewType`."""
     from typing import NewType
 
     return NewType(name, base)
 
 
 def reduce_cached_property(value: Any) -> Any:
-    """Reduce a ``functools.cached_property``, which contains a lock before Python 3.12."""
+    """Reduce a ``functools.cached_property`` for a pickler. Before Python 3.12, it contains a lock."""
     return type(value), (value.func,), {"attrname": value.attrname}
 
 
 def reduce_code(code: CodeType) -> Any:
-    """Reduce a code object as cloudpickle does, but include the file name of the code.
+    """Reduce a code object for a pickler as cloudpickle does, but include the file name of the code.
 
     cloudpickle 3.1.3 omits the file name. Without it tracebacks show no source lines, and debuggers and
     ``torch.jit.script`` cannot find the source.
     """
-    from cloudpickle.cloudpickle import _code_reduce  # only used by picklers of cloudpickle
+    # imported late, because only picklers of cloudpickle call this function
+    from cloudpickle.cloudpickle import _code_reduce
 
     make, parts = _code_reduce(code)
     return make, (*parts[:FILENAME], code.co_filename, *parts[FILENAME + 1 :])
 
 
 def set_unless_found(kind: type, state: Any) -> type:
-    """Set the state of an unpickled class. Do nothing if this process already had the class under its name."""
+    """Set the attributes of an unpickled class, unless this process already had a class of its name."""
     found: Any = sys.modules.get(kind.__module__)
     for part in kind.__qualname__.split("."):
         found = getattr(found, part, None)
     if found is not kind:
-        from cloudpickle.cloudpickle import _class_setstate  # only used for pickles of cloudpickle
+        # imported late, because only pickles of cloudpickle call this function
+        from cloudpickle.cloudpickle import _class_setstate
 
         _class_setstate(kind, state)
     return kind
 
 
 class NullFile:
-    """File that discards its data, for testing whether a value can be pickled."""
+    """File that discards all data, for testing whether a value can be pickled."""
 
     @staticmethod
     def write(data: Any) -> None:
@@ -73,7 +75,7 @@ class NullFile:
 def find_culprit(
     value: Any, error: BaseException, path: str, failure_of: Callable[[Any], BaseException | None], depth: int = 10
 ) -> tuple[str, Any, BaseException]:
-    """Follow containers, attributes and closures to the object that cannot be pickled.
+    """Search the containers, attributes and closures of a value for the object that cannot be pickled.
 
     Args:
         value: The value that cannot be pickled.
@@ -85,7 +87,7 @@ def find_culprit(
     Returns:
         Description of the object, the object, and its error.
     """
-    with suppress(BaseException):  # if the object's own code raises an error, the object itself is the culprit
+    with suppress(BaseException):  # If the object's own code raises an error, blame the object itself.
         for name, part in _iterate_parts(value, path) if depth else ():
             failure = failure_of(part)
             if failure is not None:

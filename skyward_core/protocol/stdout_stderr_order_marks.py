@@ -15,14 +15,16 @@ import os
 from time import time  # user code may replace the functions of `time`
 
 BEFORE, AFTER = "+", "-"
-MARK_BYTES = 58  # bytes of a mark including the newline
-MARK_INTERVAL = 0.05  # seconds between marks while one stream is written
+MARK_BYTES = 58  # bytes of a mark, including the newline
+MARK_INTERVAL = 0.05  # minimum seconds between marks while only one stream is written
 
 
 class Mark:
-    """One mark. ``at`` is the Unix time in seconds; ``run`` is "" if the run is ambiguous.
+    """Mark that records the sizes of a rank's two output files at a time.
 
-    A plain class, because creating a named tuple would delay each worker and agent.
+    ``at`` is the Unix time in seconds; ``run`` is "" if the run is ambiguous. A plain class, because creating a named
+    tuple
+    would delay each worker and agent.
     """
 
     __slots__ = ("at", "err", "kind", "out", "run")
@@ -36,12 +38,12 @@ class Mark:
 
 
 def encode_mark(kind: str, at: float, out: int, err: int, run: str) -> bytes:
-    """Encode a mark as a line."""
+    """Return a mark as an encoded line."""
     return b"%b%013d %015d %015d %-10.10b\n" % (kind.encode(), at * 1000, out, err, run.encode("ascii", "replace"))
 
 
 def decode_marks(data: bytes) -> list[Mark]:
-    """Decode the marks in a part of a file. Skip invalid lines, for example after a full disk."""
+    """Decode the marks in a part of a file. Skip lines that are invalid, for example because the disk was full."""
     marks = []
     for line in data.split(b"\n"):
         if len(line) == MARK_BYTES - 1 and line[:1] in (b"+", b"-"):
@@ -67,7 +69,7 @@ def shift_marks(data: bytes, out: int, err: int) -> bytes:
 
 
 class MarkWriter:
-    """Writer of the marks for two growing files.
+    """Writer of order marks for the files of a rank's two output streams.
 
     Args:
         path: Path of the file of marks.
@@ -85,8 +87,10 @@ class MarkWriter:
         self.out, self.err = self._out.size(), self._err.size()
 
     def mark_before(self, run: str) -> None:
-        """Write a mark: the following output of this process belongs to a run."""
-        at = time()  # taken first, so that a delayed mark does not look newer than a mark that was written before it
+        """Write a mark which states that the output that follows belongs to a run."""
+        # Take the time before the sizes, so that a delayed mark does not look newer than a mark that was written before
+        # it.
+        at = time()
         out, err = self._out.size(), self._err.size()
         self._write(encode_mark(self._kind, at, out, err, run))
         self.out, self.err, self._at = out, err, at
@@ -96,14 +100,19 @@ class MarkWriter:
         return self._out.size() != self.out
 
     def mark_after(self, run: str, *, soon: bool = False) -> None:
-        """Write a mark for new output. With ``soon``, do so only if the last mark is older than ``MARK_INTERVAL``."""
+        """Write a mark which states that new output belongs to a run.
+
+        With ``soon``, do so only if the last mark is older than ``MARK_INTERVAL``.
+        """
         if soon and time() < self._at + MARK_INTERVAL:
             return
         at = time()
         out = self._out.size()
         err = self._err.size()
         if (out, err) == (self.out, self.err) or self._out.size() != out:
-            return  # there is no new output, or it is still growing and the two sizes may not belong together
+            # Write no mark without new output, or while output is growing, because the two sizes may not belong
+            # together.
+            return
         self.out, self.err, self._at = out, err, at
         self._write(encode_mark(self._kind, at, out, err, run))
 
@@ -113,14 +122,14 @@ class MarkWriter:
                 self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
                 self._place = file_identity(self._file)
             elif file_identity(self._file) != self._place:
-                return  # user code closed the file, and the descriptor now belongs to another file
+                return  # User code closed the file, and its descriptor now belongs to another file.
             os.write(self._file, data)
         except OSError:
-            return  # the disk is full, which the writers of the output report
+            return  # Ignore a full disk, because the writers of the output report it.
 
 
 class _FileSize:
-    """Size of a file. No longer updated once the descriptor refers to another file."""
+    """Size of an open file in bytes. No longer updated after user code has replaced the descriptor's file."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -138,7 +147,7 @@ class _FileSize:
 
 
 def file_identity(descriptor: int) -> tuple[int, int]:
-    """Return device and inode of a descriptor's file; (-1, -1) for none."""
+    """Return the device and the inode of a descriptor's file; (-1, -1) if the descriptor is not open."""
     try:
         found = os.fstat(descriptor)
     except OSError:

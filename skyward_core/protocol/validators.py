@@ -12,11 +12,11 @@ from skyward_core.protocol.frame_codec import MAX_INTEGER
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-LOG_STREAMS = ("out", "err", "marks", "metrics")  # endings of a worker's log files
-MAX_TEXT = 4096  # characters of a path, as in Linux
-RANKS, CALLS = 1 << 20, 1 << 24  # limits far beyond practical sizes
+LOG_STREAMS = ("out", "err", "marks", "metrics")  # endings of the names of a worker's log files
+MAX_TEXT = 4096  # maximum characters of a path, as in Linux
+RANKS, CALLS = 1 << 20, 1 << 24  # maximum numbers of ranks and of calls, far beyond practical sizes
 
-# No regular expressions, because compiling them would delay the start of each process.
+# The validators use no regular expressions, because compiling them would delay the start of each process.
 _ALNUM = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _IN_RUN, _IN_FILE = _ALNUM + "_-", _ALNUM + "_.-"
 
@@ -64,7 +64,7 @@ def is_signature(value: Any) -> TypeGuard[str]:
     return type(value) is str and value.isascii()
 
 
-# Most ids consist only of letters and digits, which a single check of the whole string can confirm fast.
+# Most ids consist only of letters and digits, which one fast check of the whole string confirms.
 def is_run_id(value: Any) -> TypeGuard[str]:
     if type(value) is not str or not 0 < len(value) <= 64:
         return False
@@ -118,7 +118,7 @@ def list_of(check: Check) -> Check:
 
 
 def dict_of(name: Callable[[str], object], check: Check) -> Check:
-    """Return a validator of dictionaries whose keys and values are valid."""
+    """Return a validator of dictionaries that validates each key and each value."""
 
     def each(value: Any) -> bool:
         if type(value) is not dict:
@@ -132,7 +132,7 @@ def dict_of(name: Callable[[str], object], check: Check) -> Check:
 
 
 def split_keys(groups: Iterable[Checks]) -> tuple[Checks, Checks]:
-    """Split keys into required and optional keys. The names of optional keys end in "?"."""
+    """Split the keys of a schema into required and optional keys. The names of optional keys end in "?"."""
     needs: Checks = {}
     may: Checks = {}
     for group in groups:
@@ -163,7 +163,7 @@ def object_of(*groups: Checks, only: bool = False) -> Check:
 
 
 def is_rank_count(ranks: Any) -> TypeGuard[int]:
-    """Check whether a value is a valid number of ranks of a node.
+    """Check whether a value is a possible number of ranks per node.
 
     0 is valid: an agent that only serves retained results has no ranks.
     """
@@ -234,7 +234,7 @@ def is_plain(value: Any, depth: int = 40) -> bool:
     return depth > 0 and all(is_plain(each, depth - 1) for each in value)
 
 
-MAX_HEADER_BYTES = 8 << 20  # default limit in bytes; some kinds of frames have their own limit
+MAX_HEADER_BYTES = 8 << 20  # default of the maximum bytes of a header; some kinds of frames have their own limit
 
 
 class FrameSchema:

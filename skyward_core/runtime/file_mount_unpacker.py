@@ -60,7 +60,8 @@ class FileMounts:
                 f"{_error_hint(error, place)}, then run it again."
             )
             failure: Any = type(error)(words) if isinstance(error, OSError) else OSError(words)
-            failure.__skyward_words__ = words  # the text is complete without a traceback of this library
+            # The message is complete, so the client shows the error without a traceback of this library.
+            failure.__skyward_words__ = words
             raise failure from None
 
 
@@ -91,8 +92,9 @@ def _unpack(target: str, archive: bytes) -> None:
             members[0].name = os.path.basename(target)  # noqa: PTH119
             target = os.path.dirname(target) or "."  # noqa: PTH120
         os.makedirs(target, exist_ok=True)  # noqa: PTH103
-        safe: Any = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}  # Python 3.11.2 has none
-        for each in members:  # owners are dropped, because user ids differ between machines
+        # Python 3.11.2 has no extraction filters.
+        safe: Any = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
+        for each in members:  # Drop the files' owners, because user ids differ between machines.
             each.uid, each.gid, each.uname, each.gname = os.getuid(), os.getgid(), "", ""
         # tarfile sets the mode only after writing. Until then, the umask keeps private files private.
         hidden: list[tarfile.TarInfo] = []

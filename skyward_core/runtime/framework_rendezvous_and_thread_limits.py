@@ -1,4 +1,4 @@
-"""Variables with which torch and JAX find rendezvous, ports and network interfaces, and limits of their threads.
+"""Environment variables from which torch and JAX learn their rendezvous, ports and network interfaces, and CPU limits.
 
 The names are those of https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables. In a task the
 variables describe a world of one rank, because code that waits for other ranks would hang.
@@ -32,10 +32,10 @@ _shared = False
 
 
 def jax_arguments(info: InstanceInfo, port: int) -> dict[str, Any]:
-    """Return the arguments of ``jax.distributed.initialize()``.
+    """Return the arguments of ``jax.distributed.initialize()`` for a rank.
 
     Args:
-        info: The rank's place.
+        info: The rank and its world.
         port: Port of rank 0 on the head node.
     """
     address = f"{info.head_addr}:{port}"
@@ -49,19 +49,19 @@ def jax_arguments(info: InstanceInfo, port: int) -> dict[str, Any]:
 
 
 def configure_jax() -> None:
-    """Set options of JAX that must precede its runtime."""
+    """Set those options of JAX that must be set before JAX starts its runtime."""
     import jax
 
     # On CPUs, XLA needs this option for collectives between processes.
     if jax.config.jax_cpu_collectives_implementation in (None, "none"):
         jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # JAX's preemption service handles SIGTERM, so a cancelled rank would continue.
+    # Disable JAX's preemption service: it handles SIGTERM, so that a cancelled rank would continue.
     if hasattr(jax.config, "jax_enable_preemption_service"):
         jax.config.update("jax_enable_preemption_service", False)
 
 
 def patch_jax_initialize(distributed: Any, place: Callable[[], Mapping[str, Any]]) -> None:
-    """Let ``jax.distributed.initialize()`` use this rank's place for missing arguments.
+    """Patch ``jax.distributed.initialize()`` so that it fills in missing arguments for this rank.
 
     If the runtime is initialized already, a call with matching arguments does nothing. After ``shutdown()`` the process
     is not used for further calls.
@@ -122,11 +122,11 @@ def patch_jax_when_imported(place: Callable[[], Mapping[str, Any]]) -> None:
     call_when_imported(share, JAX_MODULE)
 
 
-_SIOCGIFADDR = 0x8915  # from linux/sockios.h: an interface's IPv4 address
+_SIOCGIFADDR = 0x8915  # Linux ioctl number, from linux/sockios.h: get the IPv4 address of a network interface
 
 
 def find_interface(address: str) -> str | None:
-    """Return the name of this machine's interface with an IPv4 address. None if unknown.
+    """Return the name of this machine's network interface that has the given IPv4 address; None if unknown.
 
     Without an interface name, frameworks resolve the host's own name. This takes seconds if the name server does not
     answer, and returns 127.0.0.1 on some hosts.
@@ -180,7 +180,7 @@ def limit_machine_share(ranks: int, devices: str) -> None:
 
 
 def limit_threads(info: InstanceInfo) -> None:
-    """Divide the CPU threads among the ranks of a machine, unless the user has set the number of threads.
+    """Set environment variables that divide the CPU threads among a machine's ranks, unless the user has set them.
 
     By default every rank would start one thread for each CPU. Numeric libraries read the variable when they are
     imported. Nodes with the same address share one machine (a local pool).
@@ -190,7 +190,7 @@ def limit_threads(info: InstanceInfo) -> None:
 
 
 C10D = "torch.distributed.distributed_c10d"
-PORT_ROTATION = 4  # ports that broadcasts use in turn
+PORT_ROTATION = 4  # number of ports that successive broadcasts use in turn
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 ADVICE = (
     "skyward: this function uses torch.distributed without a process group, so each of the {ranks} ranks worked "
@@ -198,16 +198,16 @@ ADVICE = (
 )
 
 _by_plugin: dict[str, str] = {}
-# Variables of torchrun in tasks. Commands do not get them, because a command may be a launcher that sets them itself.
+# torchrun's variables for tasks. Commands do not get them, because a command may be a launcher that sets them itself.
 of_task: dict[str, str] = {}
-_is_gang_call = True  # whether all ranks run the current call; True outside of workers
+_is_gang_call = True  # whether all ranks run the current call of this process; True outside of workers
 
 
 def torchrun_variables(info: InstanceInfo, port: int) -> dict[str, str]:
-    """Return a rank's variables as torchrun sets them.
+    """Return the environment variables that torchrun would set for a rank.
 
     Args:
-        info: The rank's place.
+        info: The rank and its world.
         port: Port of the head node for the rendezvous.
     """
     rank, size = str(info.rank), str(info.world_size)
@@ -227,14 +227,14 @@ def torchrun_variables(info: InstanceInfo, port: int) -> dict[str, str]:
         "TORCHELASTIC_RUN_ID": info.pool or "none",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
-        # Rank 0 serves the store. With torchrun, torchrun's agent serves it.
+        # Make rank 0 serve torch's store, because there is no torchrun agent that serves it.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
     }
 
 
 def set_permanent_variables(info: InstanceInfo) -> None:
-    """Set torchrun's variables once for all calls of this process, for plugins that create the process group."""
+    """Set torchrun's variables once for all calls of this process. Plugins that create the process group need this."""
     _by_plugin.update(torchrun_variables(info, claim_port(info)))
     os.environ.update(_by_plugin)
     _set_tuning_defaults(info)
@@ -251,7 +251,7 @@ def set_single_process_variables(info: InstanceInfo) -> None:
 
 
 def _set_tuning_defaults(info: InstanceInfo) -> None:
-    """Set tuning variables that the user has not set."""
+    """Limit CPU threads and set the network interface by environment variables, unless the user has set them."""
     limit_threads(info)
     if interface := find_interface(info.address):
         for variable in INTERFACES:
@@ -264,11 +264,11 @@ def is_gang_call() -> bool:
 
 
 class TorchrunEnvironment:
-    """Variables of torchrun for the calls of a rank.
+    """Setter of torchrun's environment variables before each call of a rank.
 
     Args:
-        info: The rank's place in broadcasts.
-        own: The rank's place in tasks.
+        info: The rank and its world in broadcasts.
+        own: The rank and its world in tasks.
         error_file: File for the cause of a failure. ``@record`` of ``torch.distributed.elastic`` writes this file.
     """
 
@@ -284,7 +284,7 @@ class TorchrunEnvironment:
         call_when_imported(self._replace_left_group, C10D)
 
     def start_call(self, together: bool, attempt: AttemptKeys | None = None) -> None:
-        """Set the variables for a call.
+        """Set torchrun's environment variables for a call.
 
         Args:
             together: Whether all ranks run the call.
@@ -312,7 +312,7 @@ class TorchrunEnvironment:
         return _by_plugin or self._gang_variables
 
     def _rotate_port(self) -> None:
-        """Switch to the next rendezvous port for each broadcast.
+        """Switch to another rendezvous port before each broadcast.
 
         A rank may start its call while a peer still runs the previous broadcast. The store of that broadcast must not
         be found at the new port. All ranks run broadcasts in the same order, so they agree on the port.
@@ -320,18 +320,18 @@ class TorchrunEnvironment:
         before = self._gang_variables["MASTER_PORT"]
         self._gang_variables["MASTER_PORT"] = self._ports[0]
         self._ports.rotate(-1)
-        if os.environ.get("MASTER_PORT") == before:  # otherwise user code has set another port
+        if os.environ.get("MASTER_PORT") == before:  # Do not replace another port, which user code has set.
             os.environ["MASTER_PORT"] = self._gang_variables["MASTER_PORT"]
 
     def _jax_arguments(self) -> dict[str, Any]:
-        """Return the arguments of JAX for the current call."""
+        """Return the arguments of ``jax.distributed.initialize()`` for the current call."""
         info = self._info if self._is_gang_call else self._own
         if info not in self._jax:
             self._jax[info] = jax_arguments(info, claim_port(info))
         return self._jax[info]
 
     def end_call(self, fn: Callable[..., Any]) -> None:
-        """Handle the end of a call: print advice if the function used torch.distributed without a process group."""
+        """Print advice if the ended call's function used torch.distributed without a process group."""
         group = sys.modules.get(C10D)
         if not self._is_gang_call:
             self._leftover_group = _default_group(group)
@@ -340,13 +340,14 @@ class TorchrunEnvironment:
             and self._info.rank == 0
             and group is not None
             and not group.is_initialized()
-            and group._default_pg_init_method is None  # PyTorch keeps this value after the group is destroyed
+            # PyTorch keeps this value after a process group is destroyed, so None means that there was no group.
+            and group._default_pg_init_method is None
             and mentions_package(fn, "torch.distributed")
         ):
             sys.stderr.write(ADVICE.format(ranks=self._info.world_size))
 
     def _replace_left_group(self, c10d: Any) -> None:
-        """Patch ``init_process_group()`` so that a task replaces the process group of an earlier task.
+        """Patch torch's ``init_process_group()`` so that a task replaces the process group of an earlier task.
 
         Without the patch a sweep with more trials than ranks would fail, because each trial expects a fresh process.
         """

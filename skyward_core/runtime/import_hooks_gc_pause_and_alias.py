@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from importlib.abc import Loader
 else:
-    Loader = object  # importlib.abc would slow down the start of workers
+    Loader = object  # replaces importlib.abc.Loader, whose import would slow down the start of workers
 
 _OLD, _NEW = "skyward", "skyward_core"
-# Modules of older API versions, and their current names.
+# Older name of a module -> current name.
 _MODULE_MOVES = {
     "accelerators": "model.accelerators",
     "errors": "model.errors",
@@ -41,7 +41,8 @@ def install() -> None:
 
 
 class _Finder:
-    # Must be the first finder. Otherwise the path finder would load submodules from the package's folder a second time.
+    # Insert as the first finder. Otherwise Python's path finder would load submodules a second time, from this
+    # package's folder.
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -58,7 +59,10 @@ class _Finder:
 
 
 class _Loader(Loader):
-    """Loader that returns a module of this library. Restores its spec, which the import system overwrites."""
+    """Loader that returns a module of this library for its older name. Restores the module's spec after the import.
+
+    The import system overwrites the spec.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -72,7 +76,8 @@ class _Loader(Loader):
         module.__spec__ = self._spec
 
 
-# Packages that take more than 0.1 s to import, and packages that are often imported before them.
+# Packages whose imports pause garbage collection: they take more than 0.1 s, or are often imported before such
+# packages.
 LARGE_PACKAGES = frozenset((
     "accelerate", "datasets", "diffusers", "flax", "jax", "keras", "lightning", "numpy", "pandas", "peft", "pyarrow",
     "pytorch_lightning", "scipy", "sklearn", "sympy", "tensorflow", "torch", "torchaudio", "torchvision",
@@ -80,7 +85,7 @@ LARGE_PACKAGES = frozenset((
 ))  # fmt: skip
 
 
-# Standard modules that Python itself has loaded before a script starts, and modules whose import has side effects.
+# Standard modules that are not unloaded, because Python loads them before a script or their import has side effects.
 NEVER_SHADOWED = ("encodings", "antigravity", "idlelib", "test", "this", "tkinter", "turtle", "turtledemo")
 
 _BUFFERED = (stat.S_IFREG, stat.S_IFIFO)
@@ -127,7 +132,7 @@ def writable_descriptors() -> frozenset[tuple[int, int, int]] | None:
     except OSError:
         return None
     for number in numbers:
-        with suppress(OSError):  # the descriptor of the listing is closed
+        with suppress(OSError):  # The listing contains its own descriptor, which is closed by now.
             there = os.fstat(number)
             kind, flags = stat.S_IFMT(there.st_mode), fcntl.fcntl(number, fcntl.F_GETFL)
             if kind == stat.S_IFIFO and flags & os.O_ACCMODE == os.O_RDONLY:
@@ -138,10 +143,11 @@ def writable_descriptors() -> frozenset[tuple[int, int, int]] | None:
 
 
 def _has_finalizers_of_users() -> bool:
-    """Check whether the type of any object has a ``__del__`` that was not defined by the standard library or an
-    installed package.
+    """Check whether any object is of a user's type with a ``__del__`` method.
+
+    Types of the standard library and of installed packages do not count.
     """
-    import sysconfig  # imported late: saves 0.3 ms at each start of a worker
+    import sysconfig  # imported late, which saves 0.3 ms at each start of a worker
 
     gc.unfreeze()
     types = set(map(type, gc.get_objects()))
@@ -155,9 +161,9 @@ def _has_finalizers_of_users() -> bool:
     return False
 
 
-# Frozen objects may hold unwritten data: open files, and objects with finalizers. Only then the garbage collection at
-# exit includes them, because it takes 0.1 s and more with torch. The first collection at exit only frees earlier
-# garbage, so objects stay frozen until it ends.
+# At exit, unfreeze objects only if they may hold unwritten data: open files, or objects with finalizers. Collecting
+# them takes 0.1 s and more with torch. The first collection at exit only frees earlier garbage, so objects stay frozen
+# until it ends.
 def _unfreeze_at_exit(at_start: frozenset[tuple[int, int, int]] | None) -> None:
     now = writable_descriptors()
     if at_start is not None and now is not None and now <= at_start and not _has_finalizers_of_users():
@@ -180,7 +186,7 @@ class _LargeFinder:
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if fullname.partition(".")[0] not in LARGE_PACKAGES or not gc.isenabled():
-            return None  # an outer import has already paused garbage collection
+            return None  # Garbage collection is off during an import of a large package within another one.
         spec = _find_behind(self, fullname, path, target)
         if spec is not None:
             _pause_gc_during_load(spec.loader)
@@ -196,27 +202,29 @@ def _find_behind(
 
 def _pause_gc_during_load(loader: Any) -> None:
     own = getattr(loader, "__dict__", {})
-    # A loader may serve many modules (as for zip files), and a requested loader may never be used.
+    # Replace the loader's method only for one module: a loader may serve many modules (as for zip files), or may never
+    # be used.
     if "exec_module" in own or not hasattr(loader, "exec_module"):
         return
     run: Callable[[ModuleType], None] = loader.exec_module
 
     def load(module: ModuleType) -> None:
-        own.pop("exec_module", None)  # only once, then the loader's own method is used
+        own.pop("exec_module", None)  # Remove this replacement, so that further modules use the loader's own method.
         with pause_gc():
             run(module)
 
     try:
         loader.exec_module = load
     except AttributeError:
-        return  # a loader without a __dict__ loads without the pause
+        return  # A loader without a __dict__ cannot be changed, so its modules load without the pause.
 
 
-_shadowed: set[str] = set()  # standard modules that are hidden from user code
+# names of standard modules that user code does not see, because a script's folder has a module of the same name
+_shadowed: set[str] = set()
 
 
 def unload_shadowed_modules(folders: Sequence[str]) -> None:
-    """Let user code import modules of its folders that have the same names as modules of the standard library.
+    """Let user code import modules that have the same names as modules of the standard library.
 
     Python prefers the modules of a script's folder, because the folder precedes the standard library. But this package
     has already imported the standard modules, and continues to use these. Call this function before ``sys.path``
@@ -228,7 +236,7 @@ def unload_shadowed_modules(folders: Sequence[str]) -> None:
     if not names:
         return
     for name in names:
-        with suppress(ImportError):  # this Python lacks the module
+        with suppress(ImportError):  # This version of Python does not have the module.
             importlib.import_module(name)
     _shadowed.update(names)
     hidden = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] in names}
@@ -245,7 +253,7 @@ def unload_shadowed_modules(folders: Sequence[str]) -> None:
 
 
 def _standard_names(folder: str) -> Iterator[str]:
-    """Yield the names of modules in a folder that modules of the standard library have, too."""
+    """Yield the names of modules in a folder that are also names of modules of the standard library."""
     for entry in os.listdir(folder):  # noqa: PTH208  a worker has no pathlib
         name = entry.removesuffix(".py")
         if name in sys.stdlib_module_names and (name != entry or os.path.isfile(f"{folder}/{name}/__init__.py")):  # noqa: PTH113
@@ -253,9 +261,7 @@ def _standard_names(folder: str) -> Iterator[str]:
 
 
 def call_when_imported(use: Callable[[Any], None], *names: str) -> None:
-    """Call a function with each of the named modules after the module's import, or at once if it is imported
-    already.
-    """
+    """Call a function with each of the named modules after its import; at once for modules already imported."""
     missing = {name for name in names if name not in sys.modules}
     for name in names:
         if name not in missing:
@@ -265,7 +271,7 @@ def call_when_imported(use: Callable[[Any], None], *names: str) -> None:
 
 
 class _CallbackFinder:
-    """Finder that calls a function with each of the named modules after the module's import."""
+    """Finder that calls a function with each of the named modules after its import."""
 
     def __init__(self, use: Callable[[Any], None], names: set[str]) -> None:
         self._use, self._names = use, names
@@ -281,11 +287,12 @@ class _CallbackFinder:
     def _watch(self, loader: Any) -> None:
         own = getattr(loader, "__dict__", None)
         if not isinstance(own, dict) or not hasattr(loader, "exec_module"):
-            return  # a loader of this type cannot be watched
+            return  # The loader's method cannot be replaced, so its modules have no callbacks.
         run: Callable[[ModuleType], None] = loader.exec_module
 
         def load(module: ModuleType) -> None:
-            own.pop("exec_module", None)  # only once, then the loader's own method is used
+            # Remove this replacement, so that further modules use the loader's own method.
+            own.pop("exec_module", None)
             run(module)
             if module.__name__ in self._names:
                 self._names.discard(module.__name__)

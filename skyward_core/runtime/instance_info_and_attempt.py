@@ -1,4 +1,4 @@
-"""``sky.instance_info()`` and ``sky.attempt()``: place of this rank, attempt of its run, and phase of its process."""
+"""``sky.instance_info()`` and ``sky.attempt()``: a rank and its world, the attempt of its run, its phase."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ else:
         return lambda kind: kind
 
 
-VARIABLE = "COMPUTE_POOL"  # carries a rank's place (InstanceInfo) as JSON to child processes of the rank
-MAX_VARIABLE_BYTES = 64 * 1024  # characters including all ports; Linux allows 128 KB per variable
+# environment variable with a rank's place (InstanceInfo) as JSON, for child processes of the rank
+VARIABLE = "COMPUTE_POOL"
+# maximum characters of the variable, including all ports; Linux allows 128 KB per variable
+MAX_VARIABLE_BYTES = 64 * 1024
 
 
-_OF_HOST: Any = object()  # default that stands for this host's name
+_OF_HOST: Any = object()  # default value that stands for this host's name, which is looked up only if needed
 
 
 class _AsDataclass:
-    """Attribute that ``dataclasses`` expects of a class, created at first access."""
+    """Attribute that the ``dataclasses`` module expects of a class, created at first access."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -67,7 +69,7 @@ class _FrozenPart:
         __dataclass_params__ = _AsDataclass()
 
     def __init_subclass__(cls) -> None:
-        if cls.__module__ == __name__:  # subclasses in scripts declare further fields themselves
+        if cls.__module__ == __name__:  # Subclasses that users define in scripts declare further fields themselves.
             cls.__match_args__ = cls.__slots__  # type: ignore[misc]
 
     def _fill(self, values: Mapping[str, Any]) -> None:
@@ -114,7 +116,7 @@ class _FrozenPart:
 
 
 class _OlderFields:
-    """Mixin with the method ``get``, because in older API versions these values are mappings."""
+    """Mixin with the method ``get``, because the values are mappings in older versions of the API."""
 
     __slots__ = ()
 
@@ -168,7 +170,8 @@ class AcceleratorModel(_OlderFields, str):
         return "" if gigabytes is None else f"{gigabytes:g}GB"
 
     def _in_catalogue(self) -> Any:
-        from skyward_core.model.accelerators.catalog import find_in_text  # imported late: rarely used
+        # imported late, because few scripts use the accelerator catalogue
+        from skyward_core.model.accelerators.catalog import find_in_text
 
         return find_in_text(self)
 
@@ -204,7 +207,7 @@ class Peer(_FrozenPart, _OlderFields, str):
     def __getnewargs__(self) -> tuple[Any, ...]:
         return self.node, self.address, self.ports
 
-    __hash__ = str.__hash__  # a peer and its address are equal, so they need equal hashes
+    __hash__ = str.__hash__  # A peer equals its address, so both need the same hash.
 
     def __getitem__(self, key: Any) -> Any:
         """Return a field by its older name: ``peer["node"]``, ``peer["private_ip"]``."""
@@ -411,7 +414,7 @@ class InstanceInfo(_FrozenPart):
         return cls(**values)
 
 
-Info = InstanceInfo  # name in the newest generation
+Info = InstanceInfo  # name of InstanceInfo in the newest generation of the API
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -472,7 +475,8 @@ def is_head(info: InstanceInfo | None = None) -> bool:
     return (info or instance_info()).is_head
 
 
-ATTEMPT_VARIABLE = "SKYWARD_ATTEMPT"  # number of the attempt, for child processes and scripts
+# environment variable with the number of the attempt, for child processes and scripts
+ATTEMPT_VARIABLE = "SKYWARD_ATTEMPT"
 _attempt: Attempt | None = None
 
 
@@ -490,7 +494,7 @@ def attempt() -> Attempt:
     return Attempt(int(text) if text.isdecimal() and text != "0" else 1)
 
 
-CHECKPOINTS = "checkpoints"  # folder in the working folder of the ranks
+CHECKPOINTS = "checkpoints"  # name of the folder for checkpoints, in the working folder of the ranks
 CHECKPOINT_VARIABLE = "SKYWARD_CHECKPOINT_DIR"
 _working_folder = ""
 
@@ -545,14 +549,15 @@ def set_attempt(keys: AttemptKeys | None) -> None:
 
 
 def call_in_progress() -> int:
-    """Return the index of this thread's call in its run; -1 for none."""
+    """Return the index of the call that this thread runs; -1 if it runs no call."""
     task = _task_override.get()
     return -1 if task is None else task.call
 
 
 def _info_from_environment() -> InstanceInfo:
-    """Return the place in the environment variable, which children of a rank inherit. Ignore values that another
-    program has set.
+    """Return the place (rank and world) from the environment variable that a rank's child processes inherit.
+
+    Ignore values that another program has set.
     """
     info = InstanceInfo()
     with suppress(ValueError, TypeError, KeyError):
@@ -562,7 +567,7 @@ def _info_from_environment() -> InstanceInfo:
 
 
 def set_current(info: InstanceInfo) -> None:
-    """Set this process's place."""
+    """Set the place (rank and world) of this process."""
     global _current
     _current = info
 
@@ -573,7 +578,9 @@ def place_in_pool() -> InstanceInfo:
 
 
 def set_place(place: dict[str, Any], *, own: bool = False) -> InstanceInfo:
-    """Set the place of this process and its children, and return it. A worker calls this before user code runs.
+    """Set the place (rank and world) of this process and its children, and return it.
+
+    A worker calls this before user code runs.
 
     Args:
         place: Fields of an :class:`InstanceInfo` as JSON types.
@@ -592,9 +599,10 @@ def set_place(place: dict[str, Any], *, own: bool = False) -> InstanceInfo:
 
 
 class using:
-    """Context in which this thread's task has its own place, and its own run if given. Other threads are not affected.
+    """Context in which this thread's task has its own place (rank and world), and its own run if given.
 
-    The place that includes the run is created at first access, because few tasks need it.
+    Other threads are not affected. The place that includes the run is created at first access, because few tasks need
+    it.
     """
 
     __slots__ = ("_info", "_run", "_token", "call")
@@ -628,16 +636,14 @@ def set_phase_listener(listener: Callable[[str], None]) -> None:
 
 
 def set_phase(phase: str) -> None:
-    """Report this process's phase: "importing", "joining" while it waits for other ranks, or "paused" at a
-    breakpoint.
-    """
+    """Report this process's phase: "importing", "joining" (waiting for other ranks) or "paused" (at a breakpoint)."""
     if _phase_listener is not None:
         _phase_listener(phase)
 
 
 @contextmanager
 def import_for_call() -> Iterator[None]:
-    """Mark imports of this thread inside the block as imports that are needed to load a function of a call."""
+    """Mark the imports of a block as needed to load a call's function, so that it must not create pools."""
     _thread_state.loads = True
     try:
         yield
@@ -646,7 +652,7 @@ def import_for_call() -> Iterator[None]:
 
 
 def refuse_pool_while_loading() -> None:
-    """Reject a pool that a rank would create while it imports the script. Otherwise each rank would create one.
+    """Raise an error if a rank creates a pool while it imports the script, because each rank would create one.
 
     Raises:
         UsageError: If this thread imports a script for a function.
@@ -664,7 +670,7 @@ _not_reusable_reason = ""
 
 
 def mark_not_reusable(reason: str) -> None:
-    """Prevent further calls in this process after the current one.
+    """Prevent that this process runs further calls after the current one.
 
     Args:
         reason: The reason, as text.

@@ -23,16 +23,18 @@ from skyward_core.runtime.instance_info_and_attempt import call_in_progress, ins
 if TYPE_CHECKING:
     from skyward_core.runtime.printed_metrics_and_library_hooks import PrintedMetrics, Progress
 
-WRITES_PER_SECOND = 20  # maximum writes per second
-MAX_PENDING = 20_000  # calls between two writes; of further calls, only the latest value of each metric is written
-PRINTED = "log"  # source of metrics in printed lines
-POSITIONS = frozenset(("step", "epoch"))  # names that several sources may log
-MAX_OTHER_NAMES = 48  # remembered metric names per run: of `log`, and of all other sources together
-SCAN_INTERVAL = 0.5  # seconds between searches for metrics in the output
-SCAN_SHARE = 0.001  # share of a core that the search may use; the rest of the output is not searched
-FIRST_SCAN_SECONDS, MAX_SCAN_SECONDS = 0.03, 0.01  # processor seconds for searches: at the start, after a pause
-MIN_SCAN_BYTES, MAX_SCAN_BYTES = 300, 64_000  # minimum and maximum bytes of a stream that a search reads
-# Modules whose classes log metrics; see `printed_metrics_and_library_hooks.HOOKS`.
+WRITES_PER_SECOND = 20  # maximum number of times per second that metrics are written to the file
+# maximum number of calls of `log` stored between two writes; of further calls, only the latest value of each metric is
+MAX_PENDING = 20_000
+PRINTED = "log"  # name of the source of metrics that are found in printed lines
+POSITIONS = frozenset(("step", "epoch"))  # names of metrics that several sources may log
+MAX_OTHER_NAMES = 48  # maximum number of metric names per run: of `log`, and of all other sources together
+SCAN_INTERVAL = 0.5  # seconds between two searches for metrics in a rank's output
+SCAN_SHARE = 0.001  # share of a core that searches for metrics may use; further output is not searched
+# processor seconds that searches may use at the start, and after a pause
+FIRST_SCAN_SECONDS, MAX_SCAN_SECONDS = 0.03, 0.01
+MIN_SCAN_BYTES, MAX_SCAN_BYTES = 300, 64_000  # minimum and maximum bytes of a stream that one search reads
+# Modules of libraries whose classes log metrics; see `printed_metrics_and_library_hooks.HOOKS`.
 LIBRARIES = (
     "torch.utils.tensorboard.writer", "tensorboardX.writer", "wandb.sdk.wandb_run", "mlflow.tracking.client",
     "lightning.pytorch.loggers.csv_logs", "pytorch_lightning.loggers.csv_logs", "transformers.trainer_callback",
@@ -63,12 +65,12 @@ def log(**numbers: SupportsFloat) -> None:
 
 
 def pop_call_metrics(run: str, call: int) -> dict[str, list[float | None]]:
-    """Return and remove the metric summaries of an ended call. The worker calls this once."""
+    """Return the metric summaries of an ended call, and forget them. The worker calls this once."""
     return _writer.summaries.pop(run, call) if _writer and _writer.summaries else {}
 
 
 def record_yielded(run: str, seq: int, value: Any, call: int = -1) -> None:
-    """Log the numbers of a dictionary that a generator yielded. The worker calls this.
+    """Log the numbers in a dictionary that a generator yielded. The worker calls this.
 
     Args:
         seq: Index of the value among all yielded values.
@@ -109,18 +111,20 @@ def start_writer(path: str, limit: int = 0) -> Callable[[], None]:
 
 
 class _Writer:
-    """Writer of the metrics of every call of ``sky.log``."""
+    """Writer that stores the metrics of each call of ``sky.log``, and writes them to a file in a thread."""
 
     def __init__(self, path: str, limit: float) -> None:
         self._path, self._limit = path, limit
-        self._left: dict[str, float] = {}  # bytes that a run may still write; negative after its limit
-        self._file = -1  # opened by the first metrics, which also start the thread; most ranks log nothing
+        self._left: dict[str, float] = {}  # run -> bytes that it may still write; negative after its limit is reached
+        # descriptor of the metrics file, or -1 until the first metrics, which also start the thread; most ranks log
+        # nothing
+        self._file = -1
         self._entries: list[dict[str, Any]] = []
-        self.summaries: MetricSummaries | None = None  # created by the first metrics
-        self._run = ""  # run in which the names below were logged
-        self._logged: set[str] = set()  # names that `log` was given
-        self._owners: dict[str, str] = {}  # other name -> source that logged it first
-        self._lock = threading.Lock()  # held briefly, because user code acquires it
+        self.summaries: MetricSummaries | None = None  # metric summaries of the calls; None until the first metrics
+        self._run = ""  # run for which the names below are valid
+        self._logged: set[str] = set()  # metric names that the run passed to `log`
+        self._owners: dict[str, str] = {}  # metric name of another source -> source that logged this name first
+        self._lock = threading.Lock()  # held only briefly, because each call of `log` by user code acquires it
         self._writing = threading.Lock()
         self._has_values = threading.Event()
         self._broken = False
@@ -128,7 +132,8 @@ class _Writer:
         os.register_at_fork(after_in_child=self._renew_locks)
 
     def _renew_locks(self) -> None:
-        # Another thread may have held the locks during the fork. That thread does not exist in the child.
+        # Create new locks in a forked child: another thread may have held them during the fork, and does not exist in
+        # the child.
         self._lock, self._writing = threading.Lock(), threading.Lock()
 
     def add(self, run: str, numbers: dict[str, Any], seq: int | None = None, call: int = -1) -> None:
@@ -151,7 +156,7 @@ class _Writer:
         at: float | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Add metrics of a source other than `log`. Drop names that `log` or another library has already logged.
+        """Add metrics of a source other than `log`. Ignore metrics that `log` or another library has already logged.
 
         Args:
             source: `PRINTED`, or the name of a library.
@@ -207,7 +212,7 @@ class _Writer:
 
     def flush(self) -> None:
         if self._thread is None:
-            return  # no metrics were logged
+            return  # Without a thread, no metrics were logged.
         with self._writing:
             with self._lock:
                 pending, self._entries = self._entries, []
@@ -218,15 +223,15 @@ class _Writer:
             try:
                 if self._file < 0:
                     self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-                while data:  # a write may be short
+                while data:  # Repeat, because os.write() may write only a part of the data.
                     data = data[os.write(self._file, data) :]
             except OSError as error:
-                # A full disk must not stop the training. Metrics are no longer written, and the log has the reason.
+                # A full disk must not stop the training. Stop writing metrics, and print the reason to the log.
                 self._broken = True
                 sys.stderr.write(f"sky.log stopped: cannot write its file ({error})\n")
 
     def _encode(self, entry: dict[str, Any]) -> bytes:
-        """Return the line of an entry; b"" beyond the limit of its run."""
+        """Return the JSON line of an entry; b"" if its run has reached its limit."""
         line, run = json.dumps(entry).encode() + b"\n", entry["run"]
         before = self._left.pop(run, self._limit)
         self._left[run] = left = before - len(line)
@@ -262,33 +267,33 @@ class OutputScan:
         self._paths = stem + OUT, stem + ERR
         self._offsets = {path: os.stat(path).st_size for path in self._paths}
         self.has_output, self.since = False, 0.0
-        self._has_printed = False  # whether the current calls have printed anything
+        self._has_printed = False  # whether the calls that currently run have printed anything
         self._calls: list[tuple[str, int]] = []
         self._metrics: PrintedMetrics | None = None
         self._run = ""
         self._room, self._at = FIRST_SCAN_SECONDS, monotonic()
-        self._cost = 1e-6  # processor seconds per searched byte
+        self._cost = 1e-6  # measured processor seconds per byte that a search reads
         self._lock, self._process = threading.Lock(), os.getpid()
 
     def note_output(self) -> None:
-        """Note that output was printed, or soon will be."""
+        """Record that output was printed, or will be printed immediately, so that the next search is due."""
         self._has_printed = True
         if not self.has_output:
             self.since, self.has_output = time(), True
 
     def start_call(self, run: str, call: int) -> None:
-        """Attribute further output to a call."""
+        """Attribute the output that follows to a call."""
         self._calls.append((run, call))
 
     def end_call(self, run: str, call: int) -> None:
-        """Search the rest of a call's output."""
+        """Search the rest of an ended call's output for metrics."""
         if self._has_printed:
             self._has_printed = False
             self.search(is_end=True)
         self._calls.remove((run, call))
 
     def search_if_due(self) -> float | None:
-        """Search if the last search was long enough ago. Return the seconds until the next one; None for no output."""
+        """Search if enough time has passed. Return the seconds until the next search; None if nothing was printed."""
         left = self._at + SCAN_INTERVAL - monotonic()
         if left > 0 or not self.has_output:
             return left if self.has_output else None
@@ -297,9 +302,9 @@ class OutputScan:
 
     def search(self, *, is_end: bool = False) -> None:
         """Search new output for metrics. Output of concurrent calls cannot be attributed, and is skipped."""
-        if os.getpid() != self._process:  # a child that user code forked
+        if os.getpid() != self._process:  # Do not search in a child process that user code forked.
             return
-        # User code may delete files. An error must end neither the thread of the marks nor the call.
+        # User code may delete files. An error must not end the thread that calls this, or the call.
         with self._lock, suppress(Exception):
             self.has_output, since, now = False, self.since, monotonic()
             refilled = min(self._room + (now - self._at) * SCAN_SHARE, MAX_SCAN_SECONDS)
@@ -343,17 +348,18 @@ class OutputScan:
 
 
 def forward_libraries() -> None:
-    """Log metrics that user code gives to other logging libraries. The worker calls this once."""
+    """Also log the metrics that user code gives to other logging libraries. The worker calls this once."""
     process = os.getpid()
 
     def patch(module: Any) -> None:
-        with suppress(Exception):  # must not fail the import of a library
+        with suppress(Exception):  # An error here must not make the import of a logging library fail.
             from skyward_core.runtime.printed_metrics_and_library_hooks import patch_library
 
             patch_library(record, module)
 
     def record(numbers: dict[str, float], step: float | None, progress: Progress | None, source: str) -> None:
-        if _writer is not None and os.getpid() == process:  # a forked child may never get the lock
+        if _writer is not None and os.getpid() == process:
+            # Ignore forked children: another thread may have held the writer's lock during the fork.
             place = {} if step is None else {"step": step}
             run = instance_info().run
             _writer.add_other(run, call_in_progress(), place | numbers, source, progress=progress)
@@ -361,9 +367,9 @@ def forward_libraries() -> None:
     call_when_imported(patch, *LIBRARIES)
 
 
-MAX_NAMES = 64  # metrics per call
-MAX_NAME_LENGTH = 200  # characters of a name
-MAX_CALLS = 1024  # stored calls whose summaries nothing has requested
+MAX_NAMES = 64  # maximum number of metrics that are summarized per call
+MAX_NAME_LENGTH = 200  # maximum characters of a metric's name
+MAX_CALLS = 1024  # maximum number of calls whose summaries are stored until they are requested
 
 
 class MetricSummaries:
@@ -373,7 +379,7 @@ class MetricSummaries:
         self._by_call: dict[tuple[str, int], dict[str, list[Any]]] = {}
 
     def add(self, run: str, call: int, numbers: Mapping[str, Any]) -> None:
-        """Update the summaries with metrics of a call. Metrics outside of calls (-1) are ignored."""
+        """Update a call's summaries with new metrics. Ignore metrics outside of calls, whose index is -1."""
         if call < 0:
             return
         found = self._by_call.setdefault((run, call), {})
@@ -392,7 +398,7 @@ class MetricSummaries:
                 summary[2] = value
 
     def pop(self, run: str, call: int) -> dict[str, list[float | None]]:
-        """Return and remove the summaries of a call, with None for non-finite values."""
+        """Return the summaries of a call, with None for non-finite values, and forget them."""
         found = self._by_call.pop((run, call), {})
         return {name: [_to_finite(each) for each in summary] for name, summary in found.items()}
 
@@ -400,7 +406,7 @@ class MetricSummaries:
 def _to_finite(number: Any) -> float | None:
     try:
         found = float(number)
-    except OverflowError:  # an int may exceed the range of float
+    except OverflowError:  # An int may exceed the range of float.
         return None
     return found if isfinite(found) else None
 

@@ -110,9 +110,10 @@ def _make_decorator(streams: tuple[str, ...], only: Only | None, fn: F | None) -
 
 
 def _wrap_function(streams: tuple[str, ...], only: Only | None, fn: Any) -> Any:
-    if hasattr(fn, "__skyward_wrap__"):  # above @function: decorate the wrapped function
+    if hasattr(fn, "__skyward_wrap__"):
+        # The decorator is above @function, so decorate the function inside the function object.
         return fn.__skyward_wrap__(partial(_wrap_function, streams, only))
-    # The wrappers are pickled with the function, so they may only use importable names.
+    # The wrapper is pickled with the function, so it may only use names that ranks can import.
     if inspect.isgeneratorfunction(fn):
 
         @wraps(fn)
@@ -143,7 +144,7 @@ def _wrap_function(streams: tuple[str, ...], only: Only | None, fn: Any) -> Any:
 
 
 class _QuietGenerator(Generator[Any, Any, Any]):
-    """Generator whose body runs silenced. Output of the consumer between two values is not silenced."""
+    """Generator whose body runs with its output silenced. Output of the generator's reader is not silenced."""
 
     def __init__(self, inner: Generator[Any, Any, Any], streams: tuple[str, ...], only: Only | None) -> None:
         self._inner = inner
@@ -163,7 +164,7 @@ class _QuietGenerator(Generator[Any, Any, Any]):
 
 
 _muted: ContextVar[frozenset[str]] = ContextVar("skyward_muted", default=frozenset())
-_muted_here: list[str] = []  # streams that are muted for the whole process; a list with repetitions, because mutes nest
+_muted_here: list[str] = []  # streams that are muted for the whole process; a stream appears once for each nested mute
 _install = threading.Lock()
 
 
@@ -187,10 +188,14 @@ def _mute(streams: tuple[str, ...]) -> AbstractContextManager[None]:
 def _filtered(
     streams: tuple[str, ...], here: list[T], items: Sequence[T], for_thread: ContextVar[V], value: V
 ) -> Iterator[None]:
-    """Filter streams in the block: for the whole process by ``items`` in ``here``, or only for this thread."""
+    """Filter output streams during a block.
+
+    On the main thread, add ``items`` to ``here``, which affects the whole process. On another thread, set the context
+    variable ``for_thread``, which affects only this thread.
+    """
     _install_filters(streams)
     if threading.current_thread() is threading.main_thread():
-        # The task has the process for itself, so its threads (data loaders, progress bars) are filtered, too.
+        # The process runs only this task, so also filter the task's threads (data loaders, progress bars).
         here.extend(items)
         try:
             yield
@@ -241,7 +246,8 @@ class CallbackWriter(io.TextIOBase):
 
 
 _redirected: ContextVar[CallbackWriter | None] = ContextVar("skyward_redirected", default=None)
-_redirected_here: list[CallbackWriter] = []  # callbacks that receive the output of the whole process
+# callbacks of redirect_output() that receive the output of the whole process
+_redirected_here: list[CallbackWriter] = []
 
 
 @contextmanager
@@ -269,7 +275,7 @@ def _redirect_target() -> CallbackWriter | None:
 
 
 class _FilteredStream:
-    """Text stream in front of another stream. Drops text of silenced tasks, and passes text of redirected tasks on."""
+    """Text stream in front of another one. Drops text of silenced tasks, and passes redirected text to callbacks."""
 
     def __init__(self, stream: Any, name: str) -> None:
         self._stream = stream

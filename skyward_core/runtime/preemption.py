@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from skyward_core.protocol.frame_codec import CANCELLED_NODE
 
-NOTICE_SIGNAL = signal.SIGURG  # ignored by processes without a handler
-NOTICE_GRACE = 10.0  # seconds after a machine's end in which its notice is still delivered to other nodes
-MAX_ARGUMENTS = 2  # maximum number of arguments that a callback may require
+NOTICE_SIGNAL = signal.SIGURG  # signal that announces a notice; processes without a handler ignore it
+NOTICE_GRACE = 10.0  # seconds after a machine's end for which its notice is still delivered to ranks of other nodes
+MAX_ARGUMENTS = 2  # maximum number of arguments that an on_preempt callback may require
 
 C = TypeVar("C", bound=Callable[..., object])
 
@@ -44,14 +44,14 @@ class PreemptionNotice:
 
 
 class _Callback:
-    """Registered callback, with the notices that it has handled."""
+    """Callback that user code registered, with the notices for which it has run."""
 
     def __init__(self, callback: Callable[..., object], takes: int) -> None:
         self._callback, self._takes = callback, takes
         self._deliveries: dict[tuple[int, float], object] = {}
 
     def call_once(self, notice: PreemptionNotice) -> None:
-        """Call the callback once for each notice, in the first thread that delivers it."""
+        """Run the callback unless it has already run for this notice, possibly in another thread."""
         marker = object()
         if self._deliveries.setdefault((notice.node, notice.ends), marker) is not marker:
             return
@@ -63,14 +63,16 @@ class _Callback:
 
             name = getattr(self._callback, "__qualname__", None) or repr(self._callback)
             text = f"skyward: {name:.200}, a callback of on_preempt, failed:\n{traceback.format_exc()}"
-            os.write(2, text.encode(errors="replace"))  # a signal handler may interrupt a print
+            # Write to the descriptor, because a signal handler that interrupts a print must not use sys.stderr.
+            os.write(2, text.encode(errors="replace"))
 
 
 _notice_file = ""
 _is_gang_call = False
 _callbacks: list[_Callback] = []
-_persistent_callbacks = 0  # number of callbacks at the front of the list that plugins' contexts registered
-_received_sigterms: set[tuple[int, float]] = set()  # notices whose SIGTERM was received
+_persistent_callbacks = 0  # number of callbacks that plugins' contexts registered, which are the first ones of the list
+# (node, deadline) of the notices whose SIGTERM this process has received
+_received_sigterms: set[tuple[int, float]] = set()
 
 
 def on_preempt(callback: C) -> C:
@@ -99,7 +101,8 @@ def on_preempt(callback: C) -> C:
     added = _Callback(callback, _count_required_arguments(callback))
     _callbacks.append(added)
     if _notice_file and signal.getsignal(NOTICE_SIGNAL) == signal.SIG_DFL:
-        with suppress(ValueError):  # another thread cannot set handlers; SIGTERM then runs the callback
+        with suppress(ValueError):
+            # Only the main thread can set handlers. Without a handler, the notice's SIGTERM runs the callback.
             signal.signal(NOTICE_SIGNAL, _on_signal)
     for notice in pending_notices():
         added.call_once(notice)
@@ -107,15 +110,15 @@ def on_preempt(callback: C) -> C:
 
 
 def _count_required_arguments(callback: Callable[..., object]) -> int:
-    """Return the number of positional arguments that a callback requires."""
-    from inspect import Parameter, signature  # imported late: most scripts register nothing
+    """Return the number of positional arguments that a callback function requires."""
+    from inspect import Parameter, signature  # imported late, because most scripts register no callback
 
     if not callable(callback):
         raise TypeError(f"on_preempt takes a function, got {callback!r:.80}")
     try:
         parameters = signature(callback).parameters.values()
     except ValueError:
-        return 0  # some C functions have no signature
+        return 0  # Some functions written in C have no signature.
     places = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
     required = [each for each in parameters if each.default is Parameter.empty]
     if any(each.kind is Parameter.KEYWORD_ONLY for each in required):
@@ -132,7 +135,7 @@ def _count_required_arguments(callback: Callable[..., object]) -> int:
 
 
 def install_handler(file: str, *, expected: bool = True) -> None:
-    """Handle notices from now on. Call on the main thread.
+    """Install the signal handler that reads and delivers notices. Call this on the main thread.
 
     Args:
         file: File in which the agent writes notices.
@@ -150,8 +153,11 @@ def _on_signal(*_: object) -> None:
 
 
 def pending_notices() -> list[PreemptionNotice]:
-    """Return the relevant notices: notices for this machine or process, and during a gang's call also notices for other
-    machines of the gang that may still run.
+    """Return the saved notices that concern this rank.
+
+    These are notices for this machine or process, and during a gang's call also notices for other machines of the gang
+    that
+    may still run.
     """
     now, pid = monotonic(), os.getpid()
 
@@ -162,7 +168,7 @@ def pending_notices() -> list[PreemptionNotice]:
 
 
 def run_callbacks() -> bool:
-    """Call each callback with its unhandled notices. Return whether any callback is registered.
+    """Call each callback with the notices for which it has not run yet. Return whether any callback is registered.
 
     Raises:
         SystemExit: If a callback requested the end.
@@ -180,7 +186,7 @@ def run_callbacks() -> bool:
 
 
 def is_sigterm_announced() -> bool:
-    """Check whether a notice announced a SIGTERM to this process."""
+    """Check whether a saved notice states that this process will get SIGTERM."""
     return any(os.getpid() in each.pids for each in read_notices(_notice_file))
 
 
@@ -190,7 +196,7 @@ def has_callbacks() -> bool:
 
 
 def is_preemption_sigterm() -> bool:
-    """Check whether a SIGTERM that was just received belongs to a notice. Any other SIGTERM is a stop."""
+    """Check whether a SIGTERM that was just received belongs to a preemption notice. Otherwise it stops the rank."""
     for each in _pending_sigterms():
         _received_sigterms.add((each.node, each.ends))
         return True
@@ -198,7 +204,7 @@ def is_preemption_sigterm() -> bool:
 
 
 def is_sigterm_pending() -> bool:
-    """Check whether a SIGTERM of a notice was sent that Python has not handled yet."""
+    """Check whether the agent has sent the SIGTERM of a notice, but Python has not handled it yet."""
     return bool(_pending_sigterms())
 
 
@@ -211,7 +217,7 @@ def _pending_sigterms() -> list[PreemptionNotice]:
 
 
 def start_call(in_gang: bool) -> None:
-    """Record the start of a call. Notices of other nodes are only relevant for a gang's call."""
+    """Record whether the call that starts is a gang's call. Only for such calls are notices of other nodes relevant."""
     global _is_gang_call
     _is_gang_call = in_gang
 
@@ -222,7 +228,7 @@ def is_gang_call() -> bool:
 
 
 def keep_callbacks() -> None:
-    """Keep the callbacks registered so far for all calls. Contexts of plugins have registered these callbacks."""
+    """Keep all callbacks registered so far, which contexts of plugins have registered, for all calls."""
     global _persistent_callbacks
     _persistent_callbacks = len(_callbacks)
 

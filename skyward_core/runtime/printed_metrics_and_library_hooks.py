@@ -13,11 +13,11 @@ from contextlib import suppress
 from math import isfinite
 from typing import Any
 
-REQUIRED_LINES = 3  # lines of one pattern before its metrics count
-MAX_PATTERNS = 32  # patterns of a rank that are observed at the same time
-MAX_LINE = 1000  # characters of a line that may contain metrics
-MAX_NAME = 64  # characters of a name
-Progress = tuple[float, float, int]  # value, total, and kind: see `_progress`
+REQUIRED_LINES = 3  # number of lines with the same pattern after which their metrics count
+MAX_PATTERNS = 32  # maximum number of line patterns that are observed at the same time per rank
+MAX_LINE = 1000  # maximum characters of a line that is searched for metrics
+MAX_NAME = 64  # maximum characters of a metric's name
+Progress = tuple[float, float, int]  # value, total and kind of a progress; see `_progress`
 
 _NUMBER = (
     r"(?:[-+]?(?:\d{1,3}(?:,\d{3})+(?![,\d])(?:\.\d*)?|\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?"
@@ -32,8 +32,8 @@ _MEAN = rf"(?:\s*\(\s*{_NUMBER}{_UNIT}\s*\))?"
 _GROUPS = r"(?:train(?:ing)?|test(?:ing)?|val(?:id(?:ation)?)?|eval(?:uation)?)"
 _X = r"(?:(?:global|train)[ _]step|num_updates|step|iter(?:ation)?|it|update|timestep|epoch|batch|episode)"
 _PUNCTUATION = re.compile(r"[\s,;|()\]*>•:·—=-]+")
-_compiled = functools.cache(re.compile)  # on first use, because compiling takes 10 ms
-# Tokens that begin with a letter, and tokens that begin with a digit or a bracket.
+_compiled = functools.cache(re.compile)  # Compiles a pattern on first use, because compiling all patterns takes 10 ms.
+# Patterns of tokens: those that begin with a letter, and those that begin with a digit or a bracket.
 _WORDED = "|".join((
     rf"(?i:(?P<phase>{_GROUPS}):?\s+\[?(?P<round>\d+)\]?)(?=\s*\[\s*\d)",
     rf"(?i:(?P<group>(?:{_GROUPS} )?)(?P<x>{_X}))\s*(?:(?P<sets>[:=])\s*)?(?:#\s*)?(?:\[\s*)?"
@@ -69,18 +69,18 @@ _LOG_PREFIX = (
     r"(?:\[?[Rr]ank ?\d+\]?:?\s*)?(?:(?:\[[\w.]+\]\s{0,2}(?:-\s?)?)*(?:[\w.]+ - )?\[?\bINFO\b\]?[\s:|\]-]*"
     rf"(?:(?!(?i:{_GROUPS}|{_X})\b)[\w.]+(?::\w+)*(?: - |\s*\| |: ?(?![\d.])|\] ?))?[\s-]*)?"
 )
-_REMARK = re.compile(r"\s\(([^()]*)\)\s*$")  # at the end of a line
+_REMARK = re.compile(r"\s\(([^()]*)\)\s*$")  # remark in parentheses at the end of a line
 _EVALUATION = re.compile(r"val|test|eval")
 _ETA = re.compile(r"\beta:?\s*(?:\d+ days?, )?\d+(?::\d\d)+,?", re.IGNORECASE)
 _DIGIT = re.compile(r"\d|nan|inf")
 _LINE_ENDS = re.compile(rb"[\r\n]+")
-# A line without any of these texts is skipped.
+# Texts of which every line with metrics contains at least one, so that other lines are skipped quickly.
 _CUES = (
     b"loss", b"acc", b"epoch", b"step", b"iter", b"update", b"episode", b"reward", b"ppl", b"perplexity", b"nll", b"f1",
     b"auc", b"bleu", b"rouge", b"mse", b"mae", b"psnr", b"iou", b"wer", b"cer", b"elbo", b"%|", b"=>", "━".encode(),
 )  # fmt: skip
 _DIGITS = b"0123456789"
-MAX_REJECTED = 1024  # remembered patterns of lines without metrics
+MAX_REJECTED = 1024  # maximum number of remembered patterns of lines without metrics
 # A metric name with one of these words marks its line as results of training. All other numbers in the line then become
 # metrics, too.
 _RESULTS = frozenset((
@@ -117,7 +117,7 @@ _SCALES = {
 
 
 class _Line:
-    """Content of a line: metrics, and its position in the training.
+    """Parsed content of a printed line: metrics, and its position in the training.
 
     Attributes:
         values: Metrics by name.
@@ -140,7 +140,7 @@ class _Line:
         self.is_bar = self.is_labelled = self.is_setting = False
 
     def add(self, name: str, text: str, unit: str) -> bool:
-        """Add a metric. Return whether its name is not prose."""
+        """Add a metric to the line. Return False if its name looks like prose, so that the line is rejected."""
         words = name.lower().split()
         if len(words) > 1 and not _PROSE.isdisjoint(words[1:] if words[0] == "number" else words):
             return words[:2] == ["number", "of"] and _PROSE.isdisjoint(words[2:])
@@ -148,17 +148,18 @@ class _Line:
             return True
         value, unit = float(text.replace(",", "")), unit.strip()
         is_other = unit.endswith(("s", "sec", "min")) or (unit == "%" and words[-1].endswith("loss"))
-        if is_other and _is_result(_normalize(name)):  # such a value is a duration, or a share of lost packets
+        if is_other and _is_result(_normalize(name)):
+            # A value with such a unit is a duration, or a share of lost packets, not a result of training.
             return False
         value *= _SCALES.get(unit, 1.0) if len(unit) != 2 or unit[0] not in "KMGT" else _SCALES[unit[0]]
-        if isfinite(value) or not any(map(str.isdigit, text)):  # digits beyond the range of floats are invalid
+        if isfinite(value) or not any(map(str.isdigit, text)):  # Reject digits beyond the range of floats.
             name = _normalize(name)
             self.values.setdefault(name if _EVALUATION.search(name) else self.prefix + name, value)
         return True
 
     @property
     def result(self) -> str:
-        """First metric that is a result of training, or ""."""
+        """Name of the first metric in the line that is a result of training, such as a loss; "" if there is none."""
         return next(filter(_is_result, self.values), "")
 
 
@@ -172,7 +173,7 @@ def _is_result(name: str) -> bool:
 
 
 def parse_line(text: str) -> _Line | None:
-    """Return the content of a line; None if any part of the line is neither a metric nor a position."""
+    """Return the parsed content of a printed line; None if any part is neither a metric nor a position."""
     if not (5 <= len(text) <= MAX_LINE and _DIGIT.search(text)):
         return None
     text = _ETA.sub("", _WRAPPED.sub(r"\1", text))
@@ -181,7 +182,7 @@ def parse_line(text: str) -> _Line | None:
     text = text.translate(_QUOTES)
     line = _Line()
     columns = text.split("|")
-    if len(columns) > 3 and "%|" not in text:  # columns without a number are labels
+    if len(columns) > 3 and "%|" not in text:  # In a line with several columns, columns without a number are labels.
         for column in columns:
             if not _DIGIT.search(column) and (group := re.match(rf"(?i:\s*({_GROUPS})\b)", column)):
                 _set_group(line, group[1])
@@ -205,7 +206,8 @@ def _add_number(line: _Line, found: re.Match[str]) -> bool:
     kind, get = found.lastgroup, found.group
     if kind == "took":
         line.is_bar = True
-        line.is_labelled |= bool(re.search(r"B/s|s/B", get("speed") or ""))  # a download
+        # A progress bar with bytes per second shows a download, not training.
+        line.is_labelled |= bool(re.search(r"B/s|s/B", get("speed") or ""))
     elif kind == "pair":
         line.xs |= {"epoch": (float(get("of")), 0.0), "step": (float(get("at")), 0.0)}
     elif kind == "place":
@@ -254,22 +256,23 @@ def _set_group(line: _Line, label: str) -> None:
 
 
 class PrintedMetrics:
-    """Metrics and progress in the printed lines of one run on one rank."""
+    """Finder of metrics and progress in the lines that one run prints on one rank."""
 
     def __init__(self) -> None:
         self._rests: dict[str, bytes] = {}
         self._patterns: dict[tuple[str, ...], _Pattern] = {}
-        self._epoch: tuple[float, float] | None = None  # epoch and total in the last heading such as "Epoch 3/40"
+        # epoch and total in the last heading of an epoch, such as "Epoch 3/40"
+        self._epoch: tuple[float, float] | None = None
         self._has_epoch_zero = False
-        self._rejected: set[int] = set()  # hashes of lines without their digits
-        self._columns: list[str] = []  # column names of the last table
-        self._row = 0.0  # first cell of the last table's last row
-        self._x: dict[str, float] = {}  # step and epoch of the last accepted line
+        self._rejected: set[int] = set()  # hashes of lines (without their digits) that contain no metrics
+        self._columns: list[str] = []  # column names of the last printed table
+        self._row = 0.0  # number in the first cell of the last table's latest row
+        self._x: dict[str, float] = {}  # step and epoch of the last line whose metrics counted
 
     def feed(
         self, stream: str, data: bytes, since: float, until: float, gap: bool = False
     ) -> Iterator[tuple[float, dict[str, float], Progress | None]]:
-        """Yield metrics and progress in further output, each with its approximate time.
+        """Search further output. Yield the metrics and progress in it, each with its approximate time.
 
         Args:
             stream: Name of the stream. Each stream has its own unfinished line.
@@ -291,7 +294,8 @@ class PrintedMetrics:
                 text = _ESCAPES.sub("", raw.decode("utf-8", "replace"))
                 line = self._table_row(text) or parse_line(text)
                 remark = _REMARK.search(text) if line is None else None
-                if remark is not None and re.search("[A-Za-z]{2} ", remark[1]):  # words
+                if remark is not None and re.search("[A-Za-z]{2} ", remark[1]):
+                    # Ignore a remark in parentheses that consists of words.
                     line = parse_line(text[: remark.start()])
             if line is None:
                 if len(self._rejected) >= MAX_REJECTED:
@@ -307,7 +311,7 @@ class PrintedMetrics:
             yield until, {}, progress
 
     def _table_row(self, text: str) -> _Line | None:
-        """Return the content of a row below a heading such as ``epoch  train_loss  accuracy``."""
+        """Return the content of a table row printed below a heading such as ``epoch  train_loss  accuracy``."""
         if not (self._columns or _HEADING.match(text)):
             return None
         cells = text.replace(",", " ").replace("|", " ").split()
@@ -320,9 +324,9 @@ class PrintedMetrics:
         if not names or len(cells) < len(names):
             return None
         tail = re.search(r"\s(\d+)/(\d+)\s", " ".join(cells[len(names) :]))
-        with suppress(ValueError):  # not a row
+        with suppress(ValueError):  # A first cell without a number means that the line is not a row of the table.
             value, _, total = cells[0].partition("/")
-            if float(value) < self._row:  # numbers below the table
+            if float(value) < self._row:  # A smaller number than in the previous row means that the table has ended.
                 self._columns = []
                 return None
             self._row = float(value)
@@ -341,7 +345,8 @@ class PrintedMetrics:
 
         The first two lines are returned together with the third.
         """
-        if len(line.places) > 1 and "epoch" not in line.xs:  # Train: 1/3 (33%) [0/323 (0%)]
+        if len(line.places) > 1 and "epoch" not in line.xs:
+            # Of several positions, the first one is the epoch, as in "Train: 1/3 (33%) [0/323 (0%)]".
             line.xs["epoch"] = line.places.pop(0)
         epoch, result = line.xs.get("epoch"), line.result
         self._has_epoch_zero |= epoch is not None and epoch[0] == 0
@@ -361,7 +366,7 @@ class PrintedMetrics:
             pattern = self._patterns[key] = _Pattern()
         x = pattern.position(line, self._epoch, self._has_epoch_zero)
         values = {prefix + name: value for name, value in line.values.items()} | (x or self._x)
-        if values == pattern.shown:  # a bar that was painted again
+        if values == pattern.shown:  # Ignore a progress bar that was only drawn again.
             return []
         pattern.shown = values
         found = pattern.add(at, values, x, line.values[result])
@@ -370,9 +375,11 @@ class PrintedMetrics:
         return found
 
     def _progress(self, line: _Line, is_metric: bool) -> Progress | None:
-        """Return value, total and kind of the progress of the whole run: 2 for epochs, 1 for steps, 0 for bars.
+        """Return value, total and kind of the whole run's progress, as far as a line shows it.
 
-        A position within an epoch is the run's progress only if the number of epochs is known.
+        Kinds are 2 for epochs, 1 for steps, 0 for bars. A position within an epoch is the run's progress only if the
+        number of
+        epochs is known.
         """
         if line.group or line.is_labelled:
             return None
@@ -392,7 +399,7 @@ class PrintedMetrics:
 
 
 class _Pattern:
-    """Pattern of lines: three lines must have it before its metrics count.
+    """Lines that differ only in their numbers. Their metrics count once three such lines were printed.
 
     The steps of these lines must increase. Without steps, the values must differ.
 
@@ -406,8 +413,10 @@ class _Pattern:
     def __init__(self) -> None:
         self.is_accepted = False
         self.shown: dict[str, float] = {}
-        self._seen: list[tuple[float, float, float, dict[str, float]]] = []  # position, result, time, metrics
-        self._epoch = self._step = self._before = 0.0  # epoch and step of the last line, and steps of earlier epochs
+        # lines that do not count yet: position, result, time, metrics
+        self._seen: list[tuple[float, float, float, dict[str, float]]] = []
+        # epoch and step of the last line, and number of steps of all earlier epochs
+        self._epoch = self._step = self._before = 0.0
 
     def position(self, line: _Line, heading: tuple[float, float] | None, has_epoch_zero: bool) -> dict[str, float]:
         """Return the step and the epoch of a line. If steps begin again in each epoch, add the steps of earlier epochs.
@@ -430,7 +439,7 @@ class _Pattern:
             step = place
         if step is not None:
             if epoch is not None and epoch[0] < self._epoch:
-                self._before = 0.0  # the training began again
+                self._before = 0.0  # A smaller epoch means that the training began again.
             elif step[0] < self._step and (step is place if epoch is None else epoch[0] > self._epoch):
                 self._before += step[1] or self._step
             self._step, self._epoch = step[0], epoch[0] if epoch is not None else 0.0
@@ -440,7 +449,7 @@ class _Pattern:
     def add(
         self, at: float, values: dict[str, float], x: Mapping[str, float], result: float
     ) -> list[tuple[float, dict[str, float]]]:
-        """Add a line. Return the metrics that count now."""
+        """Add a line of this pattern. Return the metrics that count now: none before the third line."""
         if self.is_accepted:
             return [(at, values)]
         place = x.get("step", x.get("epoch"))
@@ -479,18 +488,20 @@ def _forwarding(
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         found: tuple[Any, ...] = ()
-        with suppress(Exception):  # arguments that the library rejects, or that another version has
+        with suppress(Exception):
+            # The library may reject these arguments, or have other parameters in another version.
             found = read(*args, **kwargs)
         value = original(*args, **kwargs)
         if found:
-            with suppress(Exception):  # values that are no numbers
+            with suppress(Exception):  # Some values may not be numbers.
                 metrics, step, progress = (*found, None)[:3]
                 record(_flat_numbers(metrics), None if step is None else float(step), progress, library)
         return value
 
     import inspect  # imported late, because the import would delay the start of each worker
 
-    vars(call)["__signature__"] = inspect.signature(original)  # `getfullargspec` ignores `__wrapped__`
+    # Set the signature explicitly, because `inspect.getfullargspec` ignores `__wrapped__`.
+    vars(call)["__signature__"] = inspect.signature(original)
     return call
 
 
@@ -502,7 +513,7 @@ def _flat_numbers(metrics: Mapping[Any, Any], prefix: str = "") -> dict[str, flo
         if isinstance(value, Mapping):
             found |= _flat_numbers(value, f"{name}.")
         elif isinstance(value, int | float) or hasattr(value, "item"):
-            with suppress(TypeError, ValueError, RuntimeError):  # an array of several values
+            with suppress(TypeError, ValueError, RuntimeError):  # An array of several values has no single number.
                 found["".join(filter(str.isprintable, name))[:MAX_NAME]] = float(
                     value.item() if hasattr(value, "item") else value
                 )
@@ -532,7 +543,8 @@ def _mlflow(
 
 
 def _mlflow_batch(client: Any, run_id: Any, metrics: Any = (), *rest: Any, **kwargs: Any) -> tuple[Any, ...]:
-    if not isinstance(metrics, list | tuple):  # an iterator would be exhausted
+    if not isinstance(metrics, list | tuple):
+        # Do not read an iterator, because it would be exhausted before the library reads it.
         return ()
     return {each.key: each.value for each in metrics}, next((each.step for each in metrics), None)
 
@@ -551,8 +563,9 @@ def _keras(callbacks: Any, epoch: int, logs: Any = None) -> tuple[Any, ...]:
     return {**(logs or {}), "epoch": epoch + 1}, None, progress
 
 
-# Module -> methods of its classes, each with a function that reads metrics, step and progress from the arguments.
-# Callers reach these methods by all of a library's interfaces: ``wandb.log``, for example, is `Run.log`.
+# Module of a library -> methods of its classes that log metrics, each with a function that returns metrics, step and
+# progress from the arguments. All of a library's interfaces call these methods: ``wandb.log``, for example, is
+# `Run.log`.
 HOOKS: dict[str, tuple[tuple[str, Callable[..., tuple[Any, ...]]], ...]] = {
     "torch.utils.tensorboard.writer": (("SummaryWriter.add_scalar", _scalar), ("SummaryWriter.add_scalars", _scalars)),
     "tensorboardX.writer": (("SummaryWriter.add_scalar", _scalar), ("SummaryWriter.add_scalars", _scalars)),

@@ -1,6 +1,4 @@
-"""Calls inside a rank with special handling: ``async def`` functions, streamed iterator arguments and chunks of
-maps.
-"""
+"""Calls that a rank handles specially: ``async def`` functions, streamed iterator arguments, and chunks of maps."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ _END = object()
 
 
 class _AsyncAdapter:
-    """Base of adapters that make ``async def`` functions synchronous.
+    """Base of adapters that call ``async def`` functions like ordinary functions.
 
     Args:
         fn: The function.
@@ -39,7 +37,7 @@ class _AsyncAdapter:
 
 
 class AsyncFunctionAdapter(_AsyncAdapter):
-    """Synchronous adapter of an ``async def`` function. Returns the value of the coroutine."""
+    """Ordinary function that runs an ``async def`` function and returns its result."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return asyncio.run(self.fn(*args, **kwargs))
@@ -60,30 +58,31 @@ class AsyncGeneratorAdapter(_AsyncAdapter):
                 except BaseException:
                     runner.run(_await(values.aclose()))
                     raise
-            # An exception during the wait for a value leaves the asyncio runner, which cancels and awaits the
+            # An exception that interrupts the wait for a value ends the asyncio runner, which cancels and awaits the
             # coroutine.
 
 
 def adapt_async_function(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return a synchronous function: an adapter for an ``async def`` function, otherwise the function itself."""
     if type(fn) is FunctionType and not fn.__code__.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-        return fn  # the usual case
+        return fn  # Most functions are synchronous.
     if inspect.iscoroutinefunction(fn):
         return AsyncFunctionAdapter(fn)
     return AsyncGeneratorAdapter(fn) if inspect.isasyncgenfunction(fn) else fn
 
 
 async def _await(result: Awaitable[Any]) -> Any:
-    return await result  # an asyncio runner takes coroutines only
+    return await result  # An asyncio runner accepts only coroutines, so wrap other awaitables in one.
 
 
-MAX_READ_AHEAD = 32  # values per iterator that are in transit to a rank or buffered there
+MAX_READ_AHEAD = 32  # number of values per streamed iterator that are in transit to a rank or buffered there
 
-_collected = threading.local()  # set while a call's arguments are unpickled
+# per thread: list that collects streamed arguments while a call's arguments are unpickled
+_collected = threading.local()
 
 
 class StreamedIterator(Iterator[Any]):
-    """Iterator over values that a client reads from its own iterator at the rank's request.
+    """Iterator on a rank over the values of a client's iterator, which the client sends at the rank's request.
 
     Args:
         number: Index of the argument among the call's streamed arguments.
@@ -94,12 +93,12 @@ class StreamedIterator(Iterator[Any]):
         self.number = number
         self._name = name
         self._ready: deque[bytes] = deque()
-        self._pieces: list[bytes] = []  # received parts of the next value
-        self._next = 0  # number of the next value
+        self._pieces: list[bytes] = []  # received parts of the next value, which is not complete yet
+        self._next = 0  # number of the next value that the iterator returns
         self._requested: tuple[int, int] | None = None
         self._has_ended = False
         self._error: bytes | None = None
-        self._is_closed = False  # True after the call has ended
+        self._is_closed = False  # whether the call has ended
         self._process = os.getpid()
         self._request: Callable[[StreamedIterator], None] | None = None
         self._wait: Callable[[Callable[[], bool]], None] | None = None
@@ -111,11 +110,15 @@ class StreamedIterator(Iterator[Any]):
         wait: Callable[[Callable[[], bool]], None],
         load: Callable[[str, Callable[[], Any]], Any],
     ) -> None:
-        """Set functions that request values, wait for a condition, and load a value (errors contain the given text)."""
+        """Set the functions that the iterator calls to request values, wait for a condition, and load a value.
+
+        The text is part of the error if a value cannot be loaded.
+        """
         self._request, self._wait, self._load = request, wait, load
 
     def __next__(self) -> Any:
-        if self._process != os.getpid():  # a forked child has no connection to request more values
+        if self._process != os.getpid():
+            # A forked child cannot request more values, because only its parent has the connection.
             raise RuntimeError(
                 f"{self._name!r} cannot be read in a forked process. Read its values in the process that runs the "
                 "call, and pass them to the child."
@@ -143,7 +146,7 @@ class StreamedIterator(Iterator[Any]):
     def _pop_ready(self) -> bytes | None:
         try:
             return self._ready.popleft()
-        except IndexError:  # another thread that reads the iterator was faster
+        except IndexError:  # Another thread that reads the same iterator has taken the value.
             return None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -162,16 +165,16 @@ class StreamedIterator(Iterator[Any]):
 
     @property
     def wanted_range(self) -> tuple[int, int]:
-        """Number of the next value, and end of the range of values that can be requested now."""
+        """Number of the next value, and end (exclusive) of the range of values that can be requested now."""
         return self._next, self._next + MAX_READ_AHEAD - len(self._ready)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether requested values have not arrived."""
+        """Whether the iterator waits for values that it has requested."""
         return self._requested is not None and not self._has_ended and self._error is None
 
     def add_part(self, number: int, part: int, data: bytes, *, more: bool, ends: str) -> None:
-        """Add a value, or a part of a value. Repeated parts are ignored or replaced.
+        """Add a received value, or a part of a value. Parts that arrive again are ignored, or replace the first ones.
 
         Args:
             number: Number of the value.
@@ -196,13 +199,13 @@ class StreamedIterator(Iterator[Any]):
             self._next += 1
 
     def close(self) -> None:
-        """Mark the call as ended."""
+        """Mark the iterator's call as ended, so that it returns no further values."""
         self._is_closed = True
         self._ready.clear()
 
 
 class StreamedArgument:
-    """Placeholder of a streamed argument in the pickled call."""
+    """Placeholder that replaces a streamed argument in the pickled call."""
 
     def __init__(self, number: int, name: str) -> None:
         self._place = number, name
@@ -219,20 +222,21 @@ def make_streamed_iterator(number: int, name: str) -> StreamedIterator:
 
 
 def collect_streamed_arguments() -> list[StreamedIterator]:
-    """Return a list that collects the streamed arguments which this thread unpickles from now on."""
+    """Return an empty list, to which each streamed argument is added that this thread unpickles from now on."""
     _collected.items = []
     made: list[StreamedIterator] = _collected.items
     return made
 
 
-VALUES_BEFORE = "_values_before"  # attribute of an exception: number of the first item, and pickled earlier values
+# attribute of an exception in a chunk of a map: number of the first item, and the pickled values before the error
+VALUES_BEFORE = "_values_before"
 
 
 class MapChunkFunction:
-    """Adapter of a function of one item, which calls the function for several items.
+    """Function of several items that calls a function of one item for each.
 
     Args:
-        fn: The function.
+        fn: The function of one item.
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
@@ -258,10 +262,12 @@ class MapChunkFunction:
                         raise
                     value = None
                 if os.getpid() != process:
-                    raise SystemExit(0)  # a forked child of the function must not process its parent's items
+                    # Exit a child process that the user's function forked, because it must not process its parent's
+                    # items.
+                    raise SystemExit(0)
                 values.append(value)
             except BaseException as error:
-                with suppress(BaseException):  # the exception's class may override add_note
+                with suppress(BaseException):  # The exception's class may override add_note() and raise an error.
                     error.add_note(f"while it worked on item {first + len(values):,} of the map")
                     if values and len(data := pickle.dumps(values, 5)) < 1 << 20:
                         vars(error)[VALUES_BEFORE] = first, data

@@ -116,10 +116,10 @@ _LIBRARIES = ("numpy", "torch", "jax", "jaxlib", "tensorflow", "pandas", "datase
 
 
 def _array_library(data: Any) -> str | None:
-    """Return the array library of a value. Uses the names of its types, so that no library is imported."""
+    """Return the name of the library that defines an array or a frame. Compares type names, and imports no library."""
     for base in type(data).__mro__:
         root = base.__module__.partition(".")[0]
-        # Other classes of a library, such as a torch Dataset, cannot be sliced like an array.
+        # Other classes of these libraries, such as a torch Dataset, cannot be sliced like an array.
         if root in _LIBRARIES and hasattr(data, "shape"):
             return "frame" if hasattr(data, "iloc") else root
     return None
@@ -149,6 +149,7 @@ def _take_indices(data: Any, indices: list[int]) -> Any:
             picked = [data[i] for i in indices]
             return tuple(picked) if isinstance(data, tuple) else picked
         case _:
-            # JAX does not accept a list as an index, and NumPy would convert an empty list to floats.
+            # Index with a NumPy array of integers, because JAX does not accept a list, and NumPy would convert an empty
+            # list to floats.
             numpy = sys.modules.get("numpy")
             return data[indices if numpy is None else numpy.asarray(indices, dtype="int64")]

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 RENDEZVOUS_MODULE = "skyward_core.runtime.framework_rendezvous_and_thread_limits"
-SHELLS = ("bash", "sh")  # in order of preference; commands run in the first one that their node has
+SHELLS = ("bash", "sh")  # shells in order of preference; a command runs in the first one that its node has
 
 
 class ShellCommandFailed(SystemExit):
-    """A command ended with an exit status other than 0.
+    """Error: a command ended with an exit status other than 0.
 
     Attributes:
         __skyward_words__: Description for the rank's outcome.
@@ -74,7 +74,8 @@ class ShellCommand:
         self.command = command
         self.env = dict(env)
         self.cwd = cwd
-        self.__skyward_secrets__ = secrets  # the worker sends these to its agent before the call
+        # values that the worker sends to its agent before the call, so that the agent redacts them in the output
+        self.__skyward_secrets__ = secrets
         self.as_setup = as_setup
 
     def __call__(self) -> None:
@@ -93,7 +94,7 @@ class ShellCommand:
         text = self.command
         if self.startup:
             text = self.startup + _restore_python([] if "PATH" in self.env else folders, env) + text
-        # The shell reads the script from an unnamed file, because other users of the machine can see its arguments.
+        # Pass the script to the shell as an unnamed file, because other users of the machine can see command lines.
         with tempfile.TemporaryFile() as script:
             script.write(text.encode())
             script.seek(0)
@@ -117,7 +118,7 @@ def _wait_for_child(child: Popen[bytes]) -> int:
     try:
         return child.wait()
     except BaseException:
-        child.wait()  # the rank's stop signal also reaches the child, which may need time to shut down
+        child.wait()  # Wait for the child: it receives the rank's stop signal, too, and may need time to shut down.
         raise
 
 
@@ -135,7 +136,7 @@ def _python_folders(programs: str) -> list[str]:
 
 
 def _python_variables(folders: list[str]) -> dict[str, str]:
-    """Return variables that let a command find the rank's Python, and print without buffering."""
+    """Return environment variables by which a command finds the rank's Python, and prints without buffering."""
     found = {"PYTHONUNBUFFERED": os.environ.get("PYTHONUNBUFFERED", "1")}
     path = os.environ.get("PATH", os.defpath)
     if path.split(os.pathsep)[: len(folders)] != folders:
@@ -145,8 +146,8 @@ def _python_variables(folders: list[str]) -> dict[str, str]:
     return found
 
 
-# Set by virtual environments and conda. If these variables named an active conda environment, activating another one
-# would put it at that place on PATH, which is behind the rank's Python.
+# Variables that virtual environments and conda set. If they named an active conda environment, activating another one
+# would put it in the place of the active one on PATH, which is behind the rank's Python.
 ENVIRONMENT_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CONDA_PROMPT_MODIFIER", "CONDA_SHLVL")
 
 
@@ -169,9 +170,7 @@ PYTHON_NAMES = ("python", "python3")
 
 
 def _lacks_usual_names(folder: str) -> bool:
-    """Check whether the folder of the rank's Python lacks the names ``python`` and ``python3``, as on Debian and with
-    uv.
-    """
+    """Check whether the folder of the rank's Python has no ``python`` or no ``python3``, as on Debian and with uv."""
     for name in PYTHON_NAMES:
         try:
             if not os.path.samefile(os.path.join(folder, name), sys.executable):  # noqa: PTH118, PTH121
@@ -182,24 +181,25 @@ def _lacks_usual_names(folder: str) -> bool:
 
 
 def _link_usual_names(folder: str) -> bool:
-    """Create links with the usual names to the rank's Python. Return whether the links exist."""
+    """Create the links ``python`` and ``python3`` to the rank's Python in a folder. Return whether the links exist."""
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)  # noqa: PTH103
         for name in PYTHON_NAMES:
-            with suppress(FileExistsError):  # created by another rank with the same Python
+            with suppress(FileExistsError):  # Another rank with the same Python has already created the link.
                 os.symlink(sys.executable, os.path.join(folder, name))  # noqa: PTH118, PTH211
-    except OSError:  # for example a full disk: the command runs without links
+    except OSError:  # If links cannot be created, for example on a full disk, the command runs without them.
         return False
     return True
 
 
 def place_variables(info: InstanceInfo, *, together: bool) -> dict[str, str]:
-    """Return the variables that describe a command's place in the gang, with SkyPilot's names and this library's.
+    """Return the environment variables that describe a command's node and rank.
 
-    SkyPilot's names: https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html.
+    They have SkyPilot's names (https://docs.skypilot.co/en/latest/running-jobs/environment-variables.html) and this
+    library's.
 
     Args:
-        info: The rank's place.
+        info: The rank and its world.
         together: Whether all ranks of the gang run the command. Otherwise the variables describe a single node.
     """
     together = together and bool(info.peers)
@@ -236,7 +236,7 @@ class ScriptRunner:
     """
 
     is_script = True
-    torchrun = False  # whether torchrun's variables are set for a single rank, too
+    torchrun = False  # whether a script on a single rank gets torchrun's variables, too
 
     def __init__(self, path: str, source: bytes, args: Sequence[str]) -> None:
         self.__name__ = path.rpartition("/")[2]
@@ -253,7 +253,7 @@ class ScriptRunner:
         code = self._as_script(main) if self.source else self._as_module(main)
         sys.modules[MAIN] = main
         sys.argv[1:] = self.args
-        # Some programs use sys.orig_argv to restart themselves, for example to reload edited code.
+        # Set sys.orig_argv, which some programs use to restart themselves, for example to reload edited code.
         sys.orig_argv[:] = [sys.executable, *(sys.argv[:1] if self.source else ("-m", self.path)), *self.args]
         if self.torchrun:
             from skyward_core.runtime.framework_rendezvous_and_thread_limits import set_single_process_variables
@@ -325,7 +325,7 @@ def find_node_copy(path: str, source: bytes, here: str) -> str:
         if _has_source(each, source):
             return each
     if there:
-        return there[0]  # the client's script has changed since the upload
+        return there[0]  # Use the copy although it differs, because the client's script has changed since the upload.
     raise FileNotFoundError(
         f"{path} is not in the working folder that was sent to this node ({here}). "
         "Set Image(workdir=...) to a folder that contains the script."
@@ -341,7 +341,7 @@ def _has_source(path: str, source: bytes) -> bool:
 
 
 def _register_source(file: str, source: bytes) -> None:
-    """Make tracebacks and ``inspect`` show the source that runs, even if the file on this node differs."""
+    """Make tracebacks and ``inspect`` show the script's source as it runs, even if the file on this node differs."""
     if _has_source(file, source):
         return
     import linecache
@@ -354,7 +354,7 @@ def _call_excepthook(error: Exception) -> None:
     """Call the script's own ``sys.excepthook`` with the error that ends the script."""
     hook = sys.excepthook
     if hook is sys.__excepthook__:
-        return  # the client reports the error
+        return  # The script has set no hook, so only the client reports the error.
     try:
         hook(type(error), *_without_first_frame(error))
     except Exception as failed:  # noqa: BLE001  the script's own error is raised
@@ -369,11 +369,11 @@ def _without_first_frame(error: Exception) -> tuple[Exception, TracebackType | N
 
 
 def _run_exit_handlers() -> None:
-    """Run the exit steps of Python's shutdown in order, while the call is still in progress, because these steps may
-    take long.
+    """Run the steps of Python's exit in their order, while the call is still in progress.
 
-    Non-daemon threads are joined. Just before that, executors stop their threads. Afterwards, exit handlers end the
-    servers of multiprocessing. Joining the threads of these servers before that would hang.
+    These steps may take long. Non-daemon threads are joined. Just before that, executors stop their threads.
+    Afterwards,
+    exit handlers end the servers of multiprocessing. Joining the threads of these servers before that would hang.
     """
     before_threads: list[Any] = getattr(threading, "_threading_atexits", [])
     while before_threads:

@@ -1,4 +1,4 @@
-"""GPUs that this process may use (``CUDA_VISIBLE_DEVICES``), from the NVIDIA driver (NVML)."""
+"""NVIDIA GPUs that this process may use (``CUDA_VISIBLE_DEVICES``), as reported by the driver (NVML)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from skyward_core.model.errors import PoolError
 
 
 def devices() -> list[tuple[str, str]]:
-    """Return the name for ``CUDA_VISIBLE_DEVICES`` and the model of each device. In MIG mode, the devices of a GPU are
-    its MIG slices.
+    """Return name (as in ``CUDA_VISIBLE_DEVICES``) and model of each GPU that this process may use.
 
-    If ``CUDA_VISIBLE_DEVICES`` is set, for example by a scheduler, only its devices are returned. A model is "" if the
-    driver does not know the device.
+    In MIG mode, the devices of a GPU are its MIG slices. If ``CUDA_VISIBLE_DEVICES`` is set, for example by a
+    scheduler,
+    only its devices are returned. A model is "" if the driver does not know the device.
 
     Raises:
         PoolError: If the driver does not answer.
@@ -27,14 +27,15 @@ def devices() -> list[tuple[str, str]]:
     try:
         with nvml() as pynvml:
             listed = [(number, uuid, model) for number, uuid, model, _ in _list_devices(pynvml)]
-    except PoolError:  # the devices in the variable are returned without models
+    except PoolError:  # Without a driver, return the devices of the variable without models.
         listed = []
     return [(name, next((model for *known, model in listed if _matches_name(name, *known)), "")) for name in names]
 
 
 def iterate_visible_gpus(pynvml: Any) -> Iterator[tuple[str, str, str, Any]]:
-    """Yield the number, UUID, model and NVML handle of each visible device. The number of a MIG slice consists of the
-    number of its GPU and its own number.
+    """Yield the number, UUID, model and NVML handle of each GPU or MIG slice that this process may use.
+
+    The number of a MIG slice consists of the number of its GPU and its own number.
     """
     names = _visible_devices_setting()
     for each in _list_devices(pynvml):
@@ -60,20 +61,20 @@ def _list_devices(pynvml: Any) -> Iterator[tuple[str, str, str, Any]]:
 
 
 def _matches_name(name: str, number: str, uuid: str) -> bool:
-    """Check whether a CUDA device name matches a device. CUDA accepts a prefix of a UUID."""
+    """Check whether a name in ``CUDA_VISIBLE_DEVICES`` means a device. CUDA accepts a prefix of a UUID."""
     return name == number if name.isdigit() else uuid.startswith(name)
 
 
 @contextmanager
 def nvml() -> Iterator[Any]:
-    """Return pynvml, initialized.
+    """Return the module pynvml after its initialization.
 
     Raises:
         PoolError: If there is no driver, or if it does not answer.
     """
     try:
         import pynvml
-    except ImportError as error:  # pynvml is not installed on hosts without a driver
+    except ImportError as error:  # pynvml is missing, because hosts without an NVIDIA driver do not get it.
         raise PoolError("this machine has no NVIDIA driver") from error
     try:
         pynvml.nvmlInit()
@@ -104,4 +105,4 @@ def mig_slices(gpu: object) -> Iterator[object]:
         try:
             yield pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
         except pynvml.NVMLError_NotFound:
-            continue  # removed instances leave gaps
+            continue  # Skip a number without a slice: removed slices leave gaps.

@@ -1,1 +1,1 @@
-"""Helpers that are independent of the project."""
+"""Helpers that do not depend on the rest of the package."""

@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 HASH_PATTERN = re.compile(r"[0-9a-f]{32}")
-BLOB_PREFIX = "blob-"  # prefix of a temporary file's name on the client until the content is complete
-NAME_LENGTH = 32  # characters of a content hash, which are the first ones of the SHA-256
+BLOB_PREFIX = "blob-"  # prefix of a temporary file's name on the client, until the file's content is complete
+NAME_LENGTH = 32  # number of characters of a content hash: the first ones of the SHA-256 in hexadecimal
 
 
 class ContentHash:

@@ -1,4 +1,4 @@
-"""Dataclasses with shared methods instead of generated ones.
+"""Dataclasses that share their methods, so that they are created faster.
 
 ``dataclass`` compiles the methods of each class. This takes about a millisecond per class and would delay every start.
 """
@@ -15,7 +15,7 @@ T = TypeVar("T")
 def checked(
     check: Callable[[Any], Any], *, default: Any = MISSING, default_factory: Any = MISSING, repr: bool = True
 ) -> Any:
-    """Declare a field whose class passes each value through ``check``."""
+    """Declare a dataclass field whose values are passed through the function ``check``."""
     return field(default=default, default_factory=default_factory, repr=repr, metadata={"check": check})
 
 
@@ -29,7 +29,7 @@ def value(*, kw_only: bool = False, frozen: bool = False) -> Callable[[type[T]],
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field, checked))
 def value(cls: Any = None, /, *, kw_only: bool = False, frozen: bool = False) -> Any:
-    """Make a dataclass of a :class:`Value`, with slots.
+    """Make a subclass of :class:`Value` a dataclass with slots.
 
     Type checkers treat the class as frozen, but at run time only ``frozen`` classes reject changes, because the checks
     are slow to compile. ``__init__`` is compiled when it is first called or inspected, because most processes use few
@@ -70,7 +70,7 @@ def _frozen_setter(made: Any, what: str, change: Callable[..., None]) -> Callabl
 
 
 class _Signature:
-    """Descriptor that returns the signature of ``__init__`` for ``inspect``."""
+    """Descriptor that computes the signature of ``__init__`` when ``inspect`` requests it."""
 
     def __get__(self, instance: object, owner: Any) -> Any:
         if "__dataclass_fields__" not in vars(owner) or instance is not None:
@@ -86,11 +86,11 @@ class _FactoryDefault:
         return "<factory>"
 
 
-_FACTORY_DEFAULT = _FactoryDefault()  # marker for a default value that a factory function creates
+_FACTORY_DEFAULT = _FactoryDefault()  # marks a parameter whose default value a factory function creates
 
 
 def _compile_init(made: Any) -> Callable[..., None]:
-    """Return the ``__init__`` that ``dataclass`` would generate."""
+    """Return the ``__init__`` method that ``dataclass`` would generate for a class."""
     names: dict[str, Any] = {"_MADE": _FACTORY_DEFAULT, "_put": object.__setattr__}
     put = "_put(self, {0!r}, {1})" if made.__dataclass_params__.frozen else "self.{0} = {1}"
     parameters: list[str] = []

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-MIN_SECRET_LENGTH = 8  # characters; shorter values also match ordinary text
-MIN_PREFIX_LENGTH = 12  # bytes; a cut-off secret is redacted if at least this much of its beginning is present
-MIN_DISTINCT_CHARACTERS = 4  # values with fewer distinct characters are separator lines or placeholders
+MIN_SECRET_LENGTH = 8  # minimum characters of a secret; shorter values also match ordinary text
+MIN_PREFIX_LENGTH = 12  # minimum bytes of a cut-off secret's beginning for this beginning to be redacted
+# minimum number of different characters of a secret; other values are separator lines or placeholders
+MIN_DISTINCT_CHARACTERS = 4
 
 _SECRET_NAMES = re.compile(
     r"TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL"
@@ -21,7 +22,7 @@ _SECRET_NAMES = re.compile(
     r"|(?:^|_)(?:PAT|PASS|CREDS|PWD|AUTH|CONNECTION_STRING|AUTH_CONFIG)$",
     re.IGNORECASE,
 )
-# Names of variables that hold the location, type or number of a secret, or a folder.
+# Names of variables that match names of secrets, but hold the location, type or number of a secret, or a folder.
 _NOT_SECRET_NAMES = re.compile(
     r"_(?:FILE|PATH|DIR|HOME|URL|URI|ENDPOINT|HOST|PORT|NAME|USER|TYPE|KIND|BACKEND|PROVIDER|PROFILE|REGION|TTL|"
     r"TIMEOUT|EXPIRY|EXPIRES|LIMIT|COUNT|SOCK)$|^(?:MAX|MIN|NUM)_|^PWD$",
@@ -32,7 +33,7 @@ _COMMON_WORDS = frozenset(
      "development", "anonymous", "username", "postgres", "keyring", "interactive"]
 )  # fmt: skip
 
-# The limit for the scheme's length keeps the search time linear in long texts without spaces.
+# The scheme's length is limited, because the search would otherwise take quadratic time in long texts without spaces.
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,63})://(?P<user>[^\s/?#:'\"<>]*)(?P<rest>:[^\s/?#'\"<>]*)?@")
 
 
@@ -53,7 +54,8 @@ def is_secret_name(name: str) -> bool:
 def _is_common_value(value: str) -> bool:
     if value.startswith(("~/", "./", "../", "file:")):
         return True
-    if value.startswith("/"):  # one in 64 base64 keys starts with a slash, too, but is not a folder
+    if value.startswith("/"):
+        # Check that the path's first folder exists, because one in 64 keys in base64 starts with a slash, too.
         return Path("/", value.split("/")[1]).is_dir()
     return value.lower() in _COMMON_WORDS or len(set(value)) < MIN_DISTINCT_CHARACTERS
 
@@ -80,8 +82,9 @@ def strip_credentials(text: str) -> str:
 
 
 def make_sanitizer(env: Mapping[str, str]) -> Callable[[str], str]:
-    """Return a function that prepares a text for storage: it removes credentials from URLs, and redacts the values of
-    secret variables in texts with URLs.
+    """Return a function that prepares texts for storage.
+
+    The function removes credentials from URLs, and redacts the values of secret variables in texts with URLs.
 
     Args:
         env: The environment variables.
@@ -119,24 +122,25 @@ def _iter_strings(value: Any) -> Iterator[str]:
 
 
 class Redactor:
-    """Redactor of known secrets.
+    """Redactor that replaces known secrets in data.
 
     Attributes:
-        has_secrets: Whether there are any secrets.
+        has_secrets: Whether it knows any secrets.
         reach: Length of the longest secret minus one, in bytes. This much of a secret may continue in the next piece of
             a log.
     """
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._values: list[bytes] = []
-        self._starts: set[bytes] = set()  # prefixes shorter than MIN_PREFIX_LENGTH
+        # beginnings of the secrets, used to find a secret that the end of the data cuts off
+        self._starts: set[bytes] = set()
         self._prefilter: SecretPrefilter | None = None
         self.has_secrets = False
         self.reach = 0
         self.add(values)
 
     def add(self, values: Iterable[str]) -> None:
-        """Add secrets. Values shorter than ``MIN_SECRET_LENGTH`` are ignored."""
+        """Add secrets to redact. Ignore values shorter than ``MIN_SECRET_LENGTH``."""
         long = [value for value in values if len(value) >= MIN_SECRET_LENGTH]
         if not long:
             return
@@ -150,7 +154,7 @@ class Redactor:
         self.reach = max(len(value) - 1 for value in self._values)
 
     def redact_bytes(self, data: bytes) -> bytes:
-        """Return the data, of the same length, with secrets redacted.
+        """Return data of the same length, with secrets replaced by asterisks.
 
         The beginning of a cut-off secret is also redacted if it has at least ``MIN_PREFIX_LENGTH`` bytes.
         """
@@ -193,7 +197,7 @@ class Redactor:
 
 
 def _overlap_length(data: bytes, value: bytes) -> int:
-    """Return how many of the last bytes are an incomplete value, if at least ``MIN_PREFIX_LENGTH``; otherwise 0."""
+    """Return how many of the last bytes begin a secret, if at least ``MIN_PREFIX_LENGTH``; otherwise 0."""
     at = data.find(value[:MIN_PREFIX_LENGTH])
     while at >= 0:
         if len(data) - at < len(value) and value.startswith(data[at:]):
@@ -203,13 +207,13 @@ def _overlap_length(data: bytes, value: bytes) -> int:
 
 
 class SecretPrefilter:
-    """Fast test, in a single pass over the data, whether the data may contain any of many words.
+    """Fast test whether data may contain any of many secrets, in a single pass over the data.
 
     Bytes are grouped in pairs, because a regular expression's character set can then contain 65,536 different pairs.
     Data that contains a word also contains a sequence of known pairs, at an even or an odd offset.
     """
 
-    # Non-ASCII bytes are mapped to one byte, because some pairs of them would decode to one character.
+    # Map all non-ASCII bytes to one byte, because some pairs of them would decode to one character.
     _ASCII = bytes(min(byte, 127) for byte in range(256))
 
     def __init__(self, words: Iterable[bytes]) -> None:
@@ -219,20 +223,21 @@ class SecretPrefilter:
         self._search = re.compile(f"[{''.join(map(re.escape, sorted(pairs)))}]" * row).search
 
     def may_contain(self, data: bytes) -> bool:
-        """Return False if the data contains none of the words. True may be a false positive."""
+        """Return False if the data contains none of the secrets. If True, the data may still contain none."""
         even = len(data) & ~1
         return self._search(data[:even].translate(self._ASCII).decode("utf-16-le")) is not None
 
 
-# By position (0, 1 or 2) of the value in a group of three bytes: first base64 character that only depends on the value.
+# For each position of a value in a group of three bytes (0, 1, 2): index of the first base64 character that depends
+# only on the value.
 _BASE64_OFFSETS = (0, 2, 3)
 
 
 def encoded_forms(value: str) -> set[bytes]:
-    """Return all encodings of a value: plain, as a Python or JSON literal, percent-encoded, and in base64 at any
-    offset.
+    """Return the texts in which a secret value may appear in other data.
 
-    Offsets matter for encoded texts that contain the value, such as ``user:value`` of an Authorization header.
+    These are the value itself, Python and JSON literals, the percent-encoded value, and base64 at any offset. Offsets
+    matter for encoded texts that contain the value, such as ``user:value`` of an Authorization header.
     """
     import json
     from urllib.parse import quote, quote_plus
@@ -249,7 +254,7 @@ def _base64_forms(data: bytes) -> Iterator[bytes]:
 
     for before, first in enumerate(_BASE64_OFFSETS):
         padded = bytes(before) + data
-        own = slice(first, len(padded) * 8 // 6)  # the last character may depend on the data that follows
+        own = slice(first, len(padded) * 8 // 6)  # Omit the last character if it depends on the data that follows.
         yield base64.b64encode(padded)[own]
         yield base64.urlsafe_b64encode(padded)[own]
 

@@ -18,11 +18,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-MAX_BYTES = 16 << 20  # bytes; the largest locks of real projects have a few megabytes
-MAX_SETTINGS_BYTES = 1_000_000  # bytes of a skyward.toml
-MAX_OWN_BYTES = 1 << 28  # bytes of a file that this program has written, such as the sheet of a large sweep
-MAX_DEPTH = 100  # levels of tables and lists
-PATH_ERRORS = (OSError, ValueError, RuntimeError)  # raised for text that is not a path
+# default limit of a file's size in bytes; the largest lock files of real projects have a few megabytes
+MAX_BYTES = 16 << 20
+MAX_SETTINGS_BYTES = 1_000_000  # maximum bytes of a skyward.toml
+# maximum bytes of a file that this program has written, such as the trial sheet of a large sweep
+MAX_OWN_BYTES = 1 << 28
+MAX_DEPTH = 100  # maximum nesting depth of tables and lists in TOML and JSON
+PATH_ERRORS = (OSError, ValueError, RuntimeError)  # exceptions that pathlib raises for text that is not a valid path
 
 _FILE_KINDS = {
     stat.S_IFIFO: "a named pipe",
@@ -35,15 +37,15 @@ T = TypeVar("T")
 
 
 class UnusableFile(OSError):
-    """A file that must not be read. ``strerror`` is the reason, without the name of the file."""
+    """Error: a file must not be read. ``strerror`` is the reason, without the name of the file."""
 
     def __str__(self) -> str:
         return str(self.strerror)
 
 
-# For text that is not a path, functions of os.path return False; methods of pathlib may raise.
+# These checks use os.path, whose functions return False for text that is not a path; methods of pathlib may raise.
 def exists(path: str | Path) -> bool:
-    """Check whether a path exists."""
+    """Check whether a path exists; False if the text is not a valid path."""
     return os.path.exists(Path(path))  # noqa: PTH110
 
 
@@ -58,7 +60,7 @@ def is_dir(path: str | Path) -> bool:
 
 
 def expand_user(path: str | Path) -> Path:
-    """Return a path with ``~`` replaced by the home folder. Unchanged for an unknown user."""
+    """Return a path with ``~`` replaced by the home folder; unchanged if the user is unknown."""
     try:
         return Path(path).expanduser()
     except PATH_ERRORS:
@@ -66,8 +68,9 @@ def expand_user(path: str | Path) -> Path:
 
 
 def resolve_path(path: str | Path) -> Path:
-    """Return a path with links resolved. If that fails, return the absolute path; in a deleted folder, the path
-    itself.
+    """Return a path with its links resolved.
+
+    If that fails, return the absolute path; if the current folder was deleted, return the path itself.
     """
     try:
         return Path(path).resolve()
@@ -78,7 +81,7 @@ def resolve_path(path: str | Path) -> Path:
 
 
 def current_folder() -> Path:
-    """Return the current folder. If it was removed, return its former path.
+    """Return the path of the current folder; if the folder was deleted, return its former path.
 
     Opening a file below the former path then fails with an ordinary error.
     """
@@ -115,7 +118,7 @@ def list_entries(folder: Path) -> list[Path]:
 
 
 def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
-    """Return the content of a regular file. Empty for the null device.
+    """Return the content of a regular file; empty for /dev/null.
 
     Args:
         path: The file, or a link to it.
@@ -128,7 +131,8 @@ def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
         with open(path, "rb", opener=_open_nonblocking) as file:
             found = os.fstat(file.fileno())
             if stat.S_ISCHR(found.st_mode) and os.path.samestat(found, os.stat(os.devnull)):
-                return b""  # commonly used for "no file", as in "UserKnownHostsFile /dev/null"
+                # Return no content for /dev/null, which users name for "no file", as in "UserKnownHostsFile /dev/null".
+                return b""
             if not stat.S_ISREG(found.st_mode):
                 kind = _FILE_KINDS.get(stat.S_IFMT(found.st_mode), "something else")
                 raise UnusableFile(errno.EINVAL, f"it is {kind}, not a regular file")
@@ -162,7 +166,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     Raises:
         ValueError: If the text is invalid, or nested too deeply.
     """
-    import tomllib  # imported late: most starts read no TOML
+    import tomllib  # imported late, because most starts read no TOML
 
     try:
         return _check_depth(tomllib.loads(text))
@@ -176,7 +180,7 @@ def parse_json(text: str | bytes) -> Any:
     Raises:
         ValueError: If the text is invalid, or nested too deeply.
     """
-    import json  # imported late: starts of the command line read no JSON
+    import json  # imported late, because most starts of the command line read no JSON
 
     try:
         return _check_depth(json.loads(text))
@@ -224,7 +228,7 @@ REPOSITORY_FOLDER = ".git"
 
 
 def folders_up_to_project(folder: Path) -> Iterator[Path]:
-    """Yield a folder and its parents, up to the root of the project.
+    """Yield a folder and its parents, up to the root folder of the project that contains it.
 
     The root is the repository's root, otherwise the folder of the project file, otherwise the home folder.
 
@@ -274,7 +278,7 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
 def _lock_draft(descriptor: int, draft: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Another process may have moved this draft into place before the lock was acquired.
+        # Check that no other process moved this draft file into place before this process acquired the lock.
         if os.path.samestat(os.fstat(descriptor), draft.stat()):
             return
     except (BlockingIOError, FileNotFoundError):

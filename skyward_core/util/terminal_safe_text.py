@@ -13,7 +13,7 @@ import re
 from functools import cache
 from typing import Any, NamedTuple
 
-NEWLINE, TAB = "↵", "⇥"  # replacements in text that must stay on one line
+NEWLINE, TAB = "↵", "⇥"  # replacements of newline and tab in text that must stay on one line
 RESET = "\x1b[0m"
 MAX_DEPTH = 32
 
@@ -26,13 +26,15 @@ _UNSAFE_CHARACTERS = (
     "\ufeff\ufff9-\ufffb\U0001d173-\U0001d17a\U000e0000-\U000e007f"
 )
 _SGR = r"\[[0-9;:]{0,200}m"
-_STRING_ENDS = "\x07\x18\x1a"  # BEL, CAN and SUB; CAN and SUB cancel any sequence
+_STRING_ENDS = "\x07\x18\x1a"  # control characters BEL, CAN and SUB, of which CAN and SUB cancel any sequence
 _IGNORED_IN_SEQUENCE = r"\x00-\x17\x19\x1c-\x1f\x7f"  # control characters that neither start nor cancel a sequence
 
 
 class _Patterns(NamedTuple):
-    """Compiled patterns. ``sequence`` matches the text of a sequence after its ESC: a control sequence, the start of a
-    string, or a short sequence. The sequence may be truncated.
+    """Compiled patterns of terminal sequences.
+
+    ``sequence`` matches the text of a sequence after its ESC: a control sequence, the start of a string, or a short
+    sequence. The sequence may be truncated.
     """
 
     forbidden: re.Pattern[str]
@@ -43,7 +45,7 @@ class _Patterns(NamedTuple):
 
 @cache
 def _patterns() -> _Patterns:
-    """Return the patterns, compiled at first use: most text is plain, and compiling takes over a millisecond."""
+    """Return the patterns, compiled at first use, because most text is plain and compiling takes over 1 ms."""
     return _Patterns(
         re.compile(f"[{_UNSAFE_CHARACTERS}]"),
         re.compile(rf"[^{_UNSAFE_CHARACTERS}]*(?:\x1b{_SGR}[^{_UNSAFE_CHARACTERS}]*)*"),
@@ -64,24 +66,24 @@ def is_plain_ascii(data: bytes) -> bool:
 
 
 def sanitize_colored(line: str) -> str:
-    """Return one line of a log with only text, tabs and colors."""
+    """Return one line of a log reduced to text, tabs and colors."""
     return line if line.isprintable() or _patterns().colored.fullmatch(line) else _filter_colors(line, colors=True)
 
 
 def reset_colors(line: str) -> str:
-    """Return a line of :func:`sanitize_colored` with its colors reset at the end."""
+    """Return a line from :func:`sanitize_colored`. If it sets a color, reset the color at the end."""
     return line + RESET if "\x1b" in line else line
 
 
 def sanitize_line(text: str) -> str:
-    """Return text for one line (a name, a value, a message in a table), with only printable characters."""
+    """Return text for one line (a name, a value, a message in a table), reduced to printable characters."""
     if text.isprintable():
         return text
     return _filter_colors(re.sub("\r\n?|\n", NEWLINE, text).replace("\t", TAB), colors=False)
 
 
 def sanitize_paragraph(text: str) -> str:
-    """Return text of several lines (a traceback, a host's answer) with only printable characters and newlines."""
+    """Return text of several lines (a traceback, a host's answer), reduced to printable characters and newlines."""
     if text.isprintable():
         return text
     lines = re.sub("\r\n?", "\n", text).split("\n")
@@ -107,8 +109,9 @@ def sanitize_json(thing: Any, depth: int = MAX_DEPTH) -> Any:
 
 
 def sanitize_in_place(text: str) -> str:
-    """Return text of the same length with unprintable characters replaced. Used for text in an input field, where
-    positions must stay valid.
+    """Return text of the same length, with unprintable characters replaced.
+
+    Used for text in an input field, where positions must stay valid.
     """
     return text if text.isprintable() else _patterns().forbidden.sub(_REPLACEMENT, text)
 
@@ -122,7 +125,7 @@ def _filter_colors(line: str, *, colors: bool) -> str:
     text, *sequences = re.split("\x1b+", line)
     out = [sanitize_in_place(text)]
     last = len(sequences) - 1
-    for place, rest in enumerate(sequences):  # each item starts after an ESC, and ends before the next one
+    for place, rest in enumerate(sequences):  # Each item is the text between two ESC characters.
         if colors and (sgr := patterns.sgr.match(rest)):
             out += ("\x1b", sgr[0], sanitize_in_place(rest[sgr.end() :]))
         else:
@@ -131,7 +134,7 @@ def _filter_colors(line: str, *, colors: bool) -> str:
 
 
 def _sequence_end(rest: str, *, is_last: bool) -> int:
-    """Return the index after a sequence, in the text that follows ESC."""
+    """Return the index at which a terminal sequence ends, in the text that follows its ESC character."""
     sequence = _patterns().sequence.match(rest)
     if sequence is None:
         return 0
@@ -140,10 +143,10 @@ def _sequence_end(rest: str, *, is_last: bool) -> int:
     ends = [at for each in _STRING_ENDS if (at := rest.find(each, sequence.end())) >= 0]
     if ends:
         return min(ends) + 1
-    # Normally the next ESC ends the string. A string that is never ended is shown instead of dropped.
+    # Normally the next ESC ends the string. Show a string that never ends, instead of dropping all following text.
     return sequence.end() if is_last else len(rest)
 
 
 def _expand_c1(c1: re.Match[str]) -> str:
-    """Return a C1 control character as its equivalent sequence of two characters."""
+    """Return the sequence of two characters (ESC and a letter) that is equivalent to a C1 control character."""
     return "\x1b" + chr(ord(c1[0]) - 0x40)
