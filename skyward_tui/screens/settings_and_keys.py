@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +23,7 @@ from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width
-from skyward_tui.ui.actions import SCOPES, Action, actions_in, bindings, resolve_keymap
+from skyward_tui.ui.actions import SCOPES, Action, actions_in, bindings, resolve_commands, resolve_keymap
 from skyward_tui.ui.themes import SKYWARD, read_style_sheet
 from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import CursorList, Part
@@ -103,6 +104,9 @@ class SettingList(CursorList[SettingRow]):
 
 
 _TABLES = {"app": "Appearance", "notify": "Notifications"}
+_FILE_ONLY = ("commands", "columns")  # tables that the user changes in the file
+_COMMANDS = 'Bind commands to keys in [commands]: nvitop = { key = "f7", command = "ssh -t {pool} nvitop" }'
+_COLUMNS = 'Add columns to the list of runs in [columns]: runs = "lr, val_loss"'
 
 
 class _KeyPrompt(Static, can_focus=True):
@@ -197,11 +201,26 @@ class SettingsScreen(ListScreen[SettingList]):
         refused = self.app.user_settings.refused
         for table, heading in _TABLES.items():
             yield heading, [self._row(each, refused) for each in settings.SETTINGS if each.name.startswith(f"{table}.")]
+        yield "Own commands and columns (in the file)", self._own_rows(refused)
         requested = {id.removeprefix("keys."): keys for id, keys in self._given.items() if id.startswith("keys.")}
         _, wrong = resolve_keymap({id: keys for id, keys in requested.items() if isinstance(keys, str)})
         for scope, heading in SCOPES.items():
             rows = [self._key_row(each, requested, (*wrong, *refused)) for each in actions_in(scope)]
             yield f"Keys: {heading}", rows
+
+    def _own_rows(self, refused: tuple[str, ...]) -> list[SettingRow]:
+        """Return the user's commands and columns; without commands, an example."""
+        own = self.app.user_settings
+        wrong = resolve_commands(own.commands, self.app.keys)[1]
+        rows = list[SettingRow]()
+        for each in own.commands:
+            name, key, words = map(sanitize_line, (f"commands.{each.name}", each.key, shlex.join(each.words)))
+            rows.append(SettingRow(name, key, words, True, _remark(name, wrong)))
+        columns = sanitize_line(", ".join(own.columns))
+        return [
+            *(rows or [SettingRow("commands", "none", _COMMANDS)]),
+            SettingRow("columns.runs", columns or "none", _COLUMNS, bool(columns), _remark("columns.runs", refused)),
+        ]
 
     def _row(self, setting: UserSetting, refused: tuple[str, ...]) -> SettingRow:
         value = self._given.get(setting.name, setting.default)
@@ -222,10 +241,10 @@ class SettingsScreen(ListScreen[SettingList]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         chosen = self.listed.chosen
-        if action == "change":
-            return chosen is not None
-        if action == "forget":
-            return chosen is not None and chosen.is_own
+        if action in ("change", "forget"):
+            return (
+                chosen is not None and not chosen.name.startswith(_FILE_ONLY) and (action == "change" or chosen.is_own)
+            )
         return True
 
     @work(group="edit", exclusive=True)
@@ -306,7 +325,7 @@ def _value(setting: UserSetting, text: str) -> str | float:
     return text
 
 
-def _remark(name: str, refused: tuple[str, ...]) -> str:
+def _remark(name: str, refused: Iterable[str]) -> str:
     """Return the reason why a setting is not in effect, or ""."""
     for each in refused:
         _, is_of_it, reason = each.partition(f": {name} is ignored: ")

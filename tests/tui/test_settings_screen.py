@@ -62,13 +62,44 @@ async def test_settings_screen_lists_all_settings_and_their_source(app: SkywardA
     settings.settings_path().write_text(BEFORE)
     async with opened(app) as pilot:
         names = [row.name for row in app.screen.query_one(SettingList).rows if row.name]
-        assert names == [each.name for each in settings.SETTINGS] + [f"keys.{each.id}" for each in actions_in(*SCOPES)]
+        own = ["commands", "columns.runs"]
+        assert names == [
+            *(each.name for each in settings.SETTINGS),
+            *own,
+            *(f"keys.{each.id}" for each in actions_in(*SCOPES)),
+        ]
+        await stand_on(app, pilot, "commands")
+        example = 'nvitop = { key = "f7", command = "ssh -t {pool} nvitop" }'
+        await until_shown(app, pilot, "commands  none (default)", example, str(settings.settings_path()))
+        await stand_on(app, pilot, "columns.runs")
+        await until_shown(app, pilot, "columns.runs  none (default)", 'runs = "lr, val_loss"')
         await stand_on(app, pilot, "app.motion")
         await until_shown(
             app, pilot, "app.motion  false (set by you)", "scroll lists smoothly", str(settings.settings_path())
         )
         await stand_on(app, pilot, "notify.command")
         await until_shown(app, pilot, "notify.command  none (default)")
+
+
+async def test_own_commands_and_columns_are_listed_but_not_changed(app: SkywardApp) -> None:
+    table = """[columns]
+runs = "lr, loss"
+[commands]
+top = { key = "f7", command = "ssh -t '{pool}' 'n top'" }
+taken = { key = "q", command = "true" }
+"""
+    settings.settings_path().write_text(table)
+    app.user_settings = settings.load_user_settings()
+    async with opened(app) as pilot:
+        await stand_on(app, pilot, "columns.runs")
+        await until_shown(app, pilot, "columns.runs  lr, loss (set by you)")
+        await stand_on(app, pilot, "commands.taken")
+        await until_shown(app, pilot, "commands.taken  q (set by you)", "✗ q is already bound to")
+        await stand_on(app, pilot, "commands.top")
+        await until_shown(app, pilot, "commands.top  f7 (set by you)", "ssh -t '{pool}' 'n top'")
+        await pilot.press("enter", "X")
+        await until(pilot, lambda: "enter change" not in screen_text(app))
+        assert isinstance(app.screen, SettingsScreen) and settings.settings_path().read_text() == table
 
 
 async def test_flag_is_toggled_and_the_file_keeps_its_format(app: SkywardApp) -> None:
