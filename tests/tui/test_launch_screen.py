@@ -653,4 +653,4 @@ async def test_typed_characters_repaint_their_field_only(
         assert layouts == [] and rendered <= {*field.ancestors_with_self}, (layouts, rendered)
         assert f"{text[-20:]} " in screen_text(app) and text not in screen_text(app)
         await pilot.press("home")
-        assert f"name {text[:20]}" in screen_text(app)
+        assert f"name▌{text[:20]}" in screen_text(app)
