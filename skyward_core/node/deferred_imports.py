@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False  # importing it from typing would load typing
+TYPE_CHECKING = False  # Not imported, because ``from typing import TYPE_CHECKING`` would load the module typing.
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -66,7 +66,7 @@ class LazyModule(type(sys)):  # type: ignore[misc]
         self.__dict__.update(known)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__path__":  # ``from module import name`` reads this attribute
+        if name == "__path__":  # ``from module import name`` reads __path__, which must not load the module.
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]

@@ -62,7 +62,9 @@ def release_gpu(device: str) -> None:
 def serve_pool_name(loop: asyncio.AbstractEventLoop, pool: str) -> None:
     """Send the pool's name to each process of this user that connects to a GPU lock of this process."""
     for lock in _locks.values():
-        lock.listen(64)  # the kernel names the latest caller of listen() as the holder: the agent, not its parent
+        # Call listen() here: the kernel names the latest caller as the holder, which must be the agent, not its parent
+        # process.
+        lock.listen(64)
         loop.add_reader(lock.fileno(), _send_pool_name, lock, pool.encode()[:MAX_POOL_NAME_BYTES])
 
 
@@ -186,7 +188,8 @@ def _process(pid: int, memory: int | None, computes: bool) -> dict[str, Any]:
     user = command = ""
     try:
         user = user_name(os.stat(f"/proc/{pid}").st_uid)
-        with open(f"/proc/{pid}/comm", "rb") as file:  # arguments may contain secrets
+        with open(f"/proc/{pid}/comm", "rb") as file:
+            # Read no arguments of the command, because they may contain secrets.
             command = file.read(MAX_COMMAND_BYTES).decode(errors="replace").rstrip("\n")
     except OSError:
         pass  # The process has ended, is hidden from this user, or runs in another container.
@@ -215,7 +218,8 @@ def read_gpu_usage_in_child() -> tuple[list[dict[str, Any]], str]:
     finally:
         os.close(readable)
         os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, os.WNOHANG)  # WNOHANG: a process that hangs in the driver cannot be killed
+        # Do not wait (WNOHANG), because a process that hangs in the driver cannot be killed.
+        os.waitpid(pid, os.WNOHANG)
 
 
 def _write_usage(pipe: int) -> NoReturn:

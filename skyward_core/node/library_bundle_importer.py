@@ -13,7 +13,7 @@ from zipimport import zipimporter
 
 from skyward_core.protocol.node_paths import deferred_bundle_path
 
-TYPE_CHECKING = False  # importing it from typing would load typing
+TYPE_CHECKING = False  # Not imported, because ``from typing import TYPE_CHECKING`` would load the module typing.
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +70,8 @@ class _Importer(zipimporter):
 
 
 PACKAGE = "skyward_core"
-BUNDLE_TIMEOUT = 60.0  # seconds that an import waits for an upload over a slow connection
+# maximum seconds that an import waits for the deferred part of the bundle, for uploads over slow connections
+BUNDLE_TIMEOUT = 60.0
 BUNDLE_POLL = 0.05  # seconds between checks whether the upload has finished
 
 

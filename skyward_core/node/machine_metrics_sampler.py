@@ -187,7 +187,7 @@ class SampleFiles:
         start, name = found[-1] if found else (0, "")
         self._file = -1
         self._length = 0
-        if name:  # an earlier process may have died in the middle of a line
+        if name:  # Begin a new line, because an earlier process may have died in the middle of a line.
             self._open(start)
             self._length = os.fstat(self._file).st_size
             if self._length and os.pread(self._file, 1, self._length - 1) != b"\n":
@@ -261,7 +261,7 @@ def main(folder: str, spool: str, period: str) -> None:
         try:
             record.append(sample)
         except OSError:
-            written_devices = None  # disk full: write the devices again once there is space
+            written_devices = None  # The disk is full. Write the list of devices again once there is space.
         due = max(due + every, time.monotonic())
         if _has_stdin_ended(due - time.monotonic()):
             # Exit without cleanup, because a normal exit could wait for a thread that hangs in the GPU driver.

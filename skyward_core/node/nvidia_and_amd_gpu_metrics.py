@@ -203,7 +203,7 @@ class XidLog:
             return
         try:
             os.lseek(self._file, 0, os.SEEK_END)
-        except OSError:  # the log is not seekable, so it has no earlier records
+        except OSError:  # The log is not seekable, so it has no earlier records to skip.
             return
 
     def read(self) -> dict[str, int]:
@@ -349,7 +349,7 @@ class NvidiaGpus:
             try:
                 self._gpus.append(_Gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index), index))
             except nvml.NVMLError:
-                continue  # a GPU that has fallen off the bus cannot be opened
+                continue  # A GPU that has fallen off the bus cannot be opened.
         self._readings = 0
 
     @property
@@ -411,7 +411,8 @@ class _Gpu:
         except nvml.NVMLError:
             pass  # Skip the value in this reading, because the error may be temporary.
         except (AttributeError, UnicodeDecodeError, nvml.NVMLLibraryMismatchError):
-            self._unsupported.add(name)  # this pynvml or driver does not support the value, or returns invalid text
+            # This version of pynvml or the driver does not support the value, or returned invalid text.
+            self._unsupported.add(name)
         return {}
 
     def _read_bus_address(self) -> Metrics:

@@ -223,7 +223,7 @@ def _read_dump(file: int, until: float) -> bytes:
 
 
 NAME = "py-spy"
-MAX_PY_SPY_BYTES = 16 << 20  # bytes; limit on the output of py-spy
+MAX_PY_SPY_BYTES = 16 << 20  # maximum bytes of py-spy's output
 TRIES = 3  # maximum attempts to dump stacks with py-spy; a dump fails if the stacks change during it
 NOT_INSTALLED = "py-spy is not installed on the node. Install it there: pip install py-spy"
 REFUSED = "the kernel of the node does not let py-spy read another process (kernel.yama.ptrace_scope)"
@@ -420,7 +420,7 @@ def _ask_exception(file: str) -> bool:
     with suppress(OSError):
         os.unlink(file + ANSWER)  # noqa: PTH108
     flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW
-    # Fails if the worker is of an older release, or has closed the pipe.
+    # Opening fails if the worker is of an older release, or has closed the pipe.
     with suppress(OSError), open(os.open(file + ASK, flags), "wb", buffering=0) as pipe:
         return stat.S_ISFIFO(os.fstat(pipe.fileno()).st_mode) and pipe.write(EXCEPTION_REQUEST) == 1
     return False

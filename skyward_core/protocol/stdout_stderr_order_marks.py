@@ -12,7 +12,7 @@ ignored. A mark with a newer time shows that the file was truncated.
 from __future__ import annotations
 
 import os
-from time import time  # user code may replace the functions of `time`
+from time import time  # imported by name, because user code may replace the functions of `time`
 
 BEFORE, AFTER = "+", "-"
 MARK_BYTES = 58  # bytes of a mark, including the newline

@@ -8,7 +8,7 @@ from typing import Any
 
 from skyward_core.runtime.instance_info_and_attempt import instance_info
 
-TYPE_CHECKING = False  # avoids importing typing
+TYPE_CHECKING = False  # not imported from typing, to avoid loading that module
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

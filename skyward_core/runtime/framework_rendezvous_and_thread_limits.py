@@ -143,7 +143,7 @@ def find_interface(address: str) -> str | None:
         for _, name in if_nameindex():
             try:
                 answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-            except OSError:  # the interface has no IPv4 address
+            except OSError:  # This interface has no IPv4 address.
                 continue
             if inet_ntoa(answer[20:24]) == address:
                 return name

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from math import inf, isfinite
-from time import monotonic, sleep, thread_time, time  # user code may replace the functions of `time`
+from time import monotonic, sleep, thread_time, time  # imported by name, because user code may replace these functions
 from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from skyward_core.protocol.node_paths import ERR, OUT
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from skyward_core.runtime.printed_metrics_and_library_hooks import PrintedMetrics, Progress
 
 WRITES_PER_SECOND = 20  # maximum number of times per second that metrics are written to the file
-# maximum number of calls of `log` stored between two writes; of further calls, only the latest value of each metric is
+# maximum number of stored calls of `log` between two writes; further calls only update each metric's latest value
 MAX_PENDING = 20_000
 PRINTED = "log"  # name of the source of metrics that are found in printed lines
 POSITIONS = frozenset(("step", "epoch"))  # names of metrics that several sources may log

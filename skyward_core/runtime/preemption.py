@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import Callable
 from contextlib import suppress
-from time import monotonic  # user code may replace the functions of `time`
+from time import monotonic  # imported by name, because user code may replace the functions of `time`
 from typing import Any, TypeVar
 
 from skyward_core.protocol.frame_codec import CANCELLED_NODE

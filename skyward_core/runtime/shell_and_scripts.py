@@ -17,7 +17,7 @@ from typing import Any
 from skyward_core.runtime import import_hooks_gc_pause_and_alias, preemption
 from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, instance_info, mark_not_reusable
 
-TYPE_CHECKING = False  # avoids importing typing
+TYPE_CHECKING = False  # not imported from typing, to avoid loading that module
 
 if TYPE_CHECKING:
     from subprocess import Popen

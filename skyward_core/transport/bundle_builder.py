@@ -178,7 +178,7 @@ LATE_FILES = (
 LEVEL = 2
 # compression level of the part that is sent after the start; compressing is slow, but runs in the background
 REST_LEVEL = 9
-# Code of the app and the command line, which nothing on a node imports.
+# Folders with code of the app and the command line, which nothing on a node imports.
 CLIENT_PACKAGE = "skyward_core/client"
 CLIENT_FILES = (
     "skyward_core/store/run_log_reader.py",

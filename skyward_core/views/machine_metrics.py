@@ -25,12 +25,12 @@ MAX_GPUS = 64  # maximum number of GPUs per machine, including slices
 MAX_NAME_LENGTH = 40  # maximum characters of a metric's name
 _KNOWN = NODE_METRIC_DEFINITIONS.keys() | GPU_METRIC_DEFINITIONS.keys()
 _NUMBERS = {int, float}
-FRESH_SECONDS = 10.0  # seconds for which a value counts as current
+FRESH_SECONDS = 10.0  # seconds for which a metric's value counts as current
 # seconds by which samples may be out of order; a larger step back means that the machine's clock was set back
 SET_BACK = 1.0
 FULL_SHARE = 0.95  # share of used memory from which a machine's or GPU's memory counts as nearly full
-# NVML bits: hardware slowdown, software and hardware thermal slowdown, power brake. A power cap is normal under full
-# load.
+# NVML bits of throttling reasons that indicate a problem: hardware slowdown, software and hardware thermal slowdown,
+# power brake. A power cap is normal under full load.
 SLOWDOWN_BITS = 0x08 | 0x20 | 0x40 | 0x80
 
 

@@ -139,7 +139,7 @@ RATE_VALUES = 24  # number of latest values from which a rank's rate of progress
 MAX_PROGRESSES = 8  # maximum number of different progresses (kind and total) that are observed per rank
 MIN_STALE_SECONDS = 10.0  # minimum seconds without progress after which the time left counts as unknown
 STALE_INTERVALS = 3.0  # minimum number of usual intervals without progress after which the time left counts as unknown
-EPOCH_KINDS = (2, 4)  # kinds of progress whose unit is not a step; see `printed_metrics_and_library_hooks`
+EPOCH_KINDS = (2, 4)  # kinds of progress that do not count steps; see `printed_metrics_and_library_hooks`
 
 
 class Series:

@@ -39,7 +39,7 @@ _NATIVE = re.compile(
     r"/torch/(distributed/(?!distributed_c10d|checkpoint/|elastic/|launcher/|rpc/|run\.py)"
     r"|nn/parallel/distributed\.py).*"
 )
-# Functions that wait for a device. The reason may be a collective that is queued on the device.
+# Functions that wait for a GPU or another device. They may wait for a collective that is queued on the device.
 _WAITS: tuple[tuple[str, str, frozenset[str]], ...] = (
     ("torch/cuda/__init__.py", "torch", frozenset({"synchronize"})),
     ("torch/cuda/streams.py", "torch", frozenset({"synchronize"})),

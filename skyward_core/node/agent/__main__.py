@@ -21,14 +21,15 @@ from skyward_core.protocol.node_paths import UMASK, NodePaths
 # Number of open files that an agent needs, measured and rounded up. FILES_PER_NODE covers its connections, its journal
 # and the gang's ports. FILES_PER_WORKER covers the log files, the connection and the port of one worker.
 FILES_PER_NODE, FILES_PER_WORKER = 32, 6
-MAX_FILES = 10_240  # limit of open files that an agent sets if the system allows it; macOS allows no higher limit
+# limit of open files that an agent sets for itself if the system allows it; macOS allows no higher limit
+MAX_FILES = 10_240
 
 
 def main(is_client_waiting: Callable[[], bool] = lambda: True, prefix: str = "") -> None:
     # ``prefix`` begins the line with the agent's answer, so that the starter finds the line in other output.
     try:
         request = json.loads(sys.stdin.readline())
-    except ValueError as error:  # the client disconnected while it was sending
+    except ValueError as error:  # The client disconnected before it had sent the whole config.
         answer: dict[str, Any] = {"ok": False, "error": f"invalid agent config: {error}"}
     else:
         answer = try_start(request, is_client_waiting)
@@ -98,7 +99,7 @@ def start(config: AgentConfig, is_client_waiting: Callable[[], bool] = lambda: T
     Returns:
         The answer for the client: ``ok``, and the agent's state or an ``error``.
     """
-    previous_umask = os.umask(0o077)  # files of the agent are private
+    previous_umask = os.umask(0o077)  # Other users must not be able to read the agent's files.
     login = os.environ.pop(UMASK, None)
     config = config.replace(umask=previous_umask if login is None else int(login, 8))
     folder = Path(config.folder)
@@ -137,7 +138,7 @@ def start(config: AgentConfig, is_client_waiting: Callable[[], bool] = lambda: T
 def _delete_if_unused(config: AgentConfig) -> None:
     """Delete the folder unless an earlier agent has used it."""
     if not Path(config.paths.state).exists():
-        import shutil  # deferred: its compression modules take half a megabyte
+        import shutil  # imported late, because its compression modules take half a megabyte
 
         shutil.rmtree(config.folder, ignore_errors=True)
 

@@ -93,7 +93,7 @@ WORKER_START_DELAY = 5.0  # seconds that a new agent waits for workers of its pr
 # Number of consecutive lease checks (one per second) with active calls before the agent starts to sample machine
 # metrics. The samples are the history for clients that connect later.
 BUSY_CHECKS = 10
-KILL_TIMEOUT = 5.0  # seconds for killed processes to exit
+KILL_TIMEOUT = 5.0  # seconds to wait for killed processes to exit
 
 
 class Agent:

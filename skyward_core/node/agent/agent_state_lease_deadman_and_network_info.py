@@ -21,7 +21,7 @@ from skyward_core.node.agent.gang_state import EpochFile, Gang
 from skyward_core.protocol.frame_codec import Header
 from skyward_core.util.redaction import Redactor, secret_values
 
-LAST_LINE_BYTES = 2000  # bytes at the end of a file in which its last line is searched
+LAST_LINE_BYTES = 2000  # bytes at the end of a file that are searched for its last line
 
 
 def last_line(path: Path, start: int = 0) -> str:
@@ -133,7 +133,7 @@ def network_info(address: str) -> Header:
 def _interface_addresses() -> Iterator[tuple[str, str]]:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         for _, name in socket.if_nameindex():
-            with suppress(OSError):  # the interface has no IPv4 address
+            with suppress(OSError):  # This interface has no IPv4 address.
                 answer = fcntl.ioctl(sock, SIOCGIFADDR, name.encode()[:15].ljust(40, b"\0"))
                 yield name, socket.inet_ntoa(answer[20:24])
     with open("/proc/net/if_inet6", encoding="ascii") as file:

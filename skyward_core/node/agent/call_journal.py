@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     JournalFrame = JournalGiven | AgentOutcome | ClientAck
 
 
-LEAST_JOURNAL_BYTES = 4 << 20  # bytes below which the journal is never compacted
+LEAST_JOURNAL_BYTES = 4 << 20  # size of the journal in bytes below which it is never compacted
 
 
 class Journal:
@@ -77,7 +77,7 @@ class Journal:
                     raise OSError("incomplete write")
             new.replace(self._path)
         except OSError:
-            # No disk space: continue with the old file, which is still complete.
+            # The disk is full. Continue with the old file, which is still complete.
             if file >= 0:
                 os.close(file)
             with suppress(OSError):

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from skyward_core.protocol import frame_types as frames
 
 
-MAX_METRIC_NAMES = 16  # metric names per outcome of a sweep; records omit the metrics of outcomes with more names
+# maximum number of metric names in an outcome of a sweep; records omit the metrics of outcomes with more names
+MAX_METRIC_NAMES = 16
 NEXT_STEP_GRACE = 10.0  # seconds that a node is reserved for the next step of a job
-MAX_RECORDS = 64  # ended runs that are remembered for clients that connect later
+MAX_RECORDS = 64  # number of ended runs that are recorded for clients that connect later
 
 Key = tuple[str, int]
 
@@ -58,15 +59,15 @@ class Call:
         self.rank = rank
         self.slot = slot
         self.started_at: float | None = None
-        self.started_unix = 0.0  # Unix time of the start
-        self.worker: Connection | None = None  # the worker that runs the call
+        self.started_unix = 0.0  # Unix time at which a worker received the call
+        self.worker: Connection | None = None  # process of the worker that runs the call
         self.log_start: dict[str, int] = {}
         self.stop_reason = ""
         self.timers: list[asyncio.TimerHandle] = []
         self.value_buffer: GeneratorBuffer | None = None
         # number of a streamed argument -> the worker's latest request for its values
         self.wanted_values: dict[int, frames.WorkerWant] = {}
-        self.owner_lost_at = 0.0  # time at which the owner disconnected, by the loop's clock
+        self.owner_lost_at = 0.0  # time at which the owning client disconnected, by the event loop's clock
         self.outcome: frames.AgentOutcome | None = None
         self.result = b""
         # Whether the owning client dispatched the run. Only such an owner decides about restarts. Other owners only
@@ -159,10 +160,11 @@ class RunRecord:
         self.job = ""  # id of the job (a command with several runs, called steps) to which the run belongs, or ""
         self.more = False  # whether the job continues with another step after this run
         self.has_next_step = False  # whether the node has received the job's next step
-        self.ended_at = 0.0  # time of the latest outcome, by the monotonic clock
-        self.order = 0  # arrival number of its first call
-        self.attempt = 1  # number of the latest attempt
-        self.attempt_keys: frames.AttemptKeys | None = None  # the latest attempt; None for a run that never restarts
+        self.ended_at = 0.0  # time of the run's latest outcome, by the monotonic clock
+        self.order = 0  # position of the run's first call in the order in which calls arrived
+        self.attempt = 1  # number of the run's latest attempt
+        # frame keys of the latest attempt; None for a run that never restarts
+        self.attempt_keys: frames.AttemptKeys | None = None
         # rank -> offsets in its log files at which the output of the first attempt begins
         self.log_starts: dict[int, dict[str, int]] = {}
         # Lost nodes of the latest attempt, and the evidence for their loss. Only the head sets this, while no client is
@@ -224,7 +226,7 @@ class CallRegistry:
         self.calls: dict[Key, Call] = {}
         self._by_run: dict[str, dict[int, Call]] = {}
         self.records: dict[str, RunRecord] = {}
-        self._cancelled: dict[str, None] = {}  # recently cancelled runs, oldest first
+        self._cancelled: dict[str, None] = {}  # ids of recently cancelled runs, oldest first
         self.active = 0  # number of calls without an outcome
         self._last_order = 0
 

@@ -239,14 +239,15 @@ class ClientRequests:
     def _stop_earlier_attempts(self, header: frames.ClientCall, number: int) -> bool:
         """Acknowledge the ended calls of earlier attempts, and stop the others. Return whether some still run."""
         run = header["run"]
-        # An earlier attempt may have run in another gang, in which this node had calls with other indices.
+        # Check all calls of the run: in the gang of an earlier attempt, this node may have had other call indices.
         calls = self._registry.calls_of_run(run)
         earlier = [
             call for call in calls if call.attempt < number and (header.get("gang") or call.index == header["i"])
         ]
         for call in earlier:
             if call.end is not None and not call.is_superseded:
-                if call.undecided is not None:  # the head withheld it while the client was briefly disconnected
+                if call.undecided is not None:
+                    # The head withheld the outcome while the client was briefly disconnected.
                     self._registry.record_outcome(call, call.undecided)
                 self._lifecycle.acknowledge({call.run: [call.index]})
         is_running = any(call.end is None for call in earlier)

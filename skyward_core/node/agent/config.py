@@ -14,7 +14,7 @@ from skyward_core.protocol.node_paths import NodePaths, worker_socket_path
 # file name of NVIDIA's NVML library, which is searched in all folders of LD_LIBRARY_PATH
 NVML_LIBRARY = "libnvidia-ml.so.1"
 
-GRACE = 5.0  # seconds between SIGTERM and SIGKILL
+GRACE = 5.0  # default seconds between SIGTERM and SIGKILL for a process that is stopped
 # seconds between SIGTERM and SIGKILL for ranks whose code handles SIGTERM, for example to save a checkpoint
 HANDLER_GRACE = 30.0
 

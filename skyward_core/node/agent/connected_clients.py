@@ -10,7 +10,7 @@ from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.log_tailing_and_size_limits import LogTail
 from skyward_core.protocol.frame_codec import encode_frame
 
-GOODBYE_TIMEOUT = 10.0  # seconds for clients to receive the remaining logs and the final frame
+GOODBYE_TIMEOUT = 10.0  # seconds for clients to receive the remaining logs and the final frame when the agent ends
 LIVENESS_POLL = 2.0  # seconds between checks whether each client is alive
 # Consecutive liveness checks without a byte from a client before the agent disconnects it. Clients send at least one
 # frame every two seconds, unless their machine is dead or suspended.
@@ -39,7 +39,7 @@ class ClientRegistry:
 
     def __init__(self) -> None:
         self._open: dict[Connection, Client] = {}
-        self._sent: dict[str, int] = {}  # log file -> bytes that a disconnected client received
+        self._sent: dict[str, int] = {}  # log file -> number of bytes that disconnected clients received
 
     def __len__(self) -> int:
         return len(self._open)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import FromPeer, GangPeers, PeerAttempt, PeerReportKeys, PeerRequestKeys
 
 
-CLIENT_GRACE = 2.0  # seconds for a client to reconnect; a connected client stops the gang itself
+# seconds for a disconnected client to reconnect before agents stop the gang; a connected client stops it itself
+CLIENT_GRACE = 2.0
 RETRY_DELAY = 5.0  # seconds until the agent retries to notify an unreachable node of a failure
 PEER_TIMEOUT = 5.0  # seconds for another node to answer, or to send its first frame after connecting
 # number of connections that have not authenticated themselves; a further one replaces the oldest

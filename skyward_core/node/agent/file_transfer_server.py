@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 IDLE_TIMEOUT = 60.0  # seconds that a connection may be idle; clients close idle connections earlier
 # number of connections that have not authenticated themselves; a further one replaces the oldest
 MAX_UNAUTHENTICATED = 32
-ACCEPT_RETRY_DELAY = 0.1  # seconds until the next accept if descriptors or threads are exhausted
+ACCEPT_RETRY_DELAY = 0.1  # seconds until the server accepts again after it ran out of descriptors or threads
 BLOB_START_TIMEOUT = 2.0  # seconds that a peer's request for a blob waits for the upload of this blob to begin
 
 _RESULT = re.compile(r"[\w.-]+\.(result|item)")

@@ -13,8 +13,9 @@ from skyward_core.protocol import frame_codec
 
 BUFFER_BYTES = 1 << 18
 ACK_AGE_OFFSET = 56  # position of tcpi_last_ack_recv in Linux's struct tcp_info
-BATCH_DELAY = 0.01  # seconds to wait for further frames; one large write is cheaper than many small ones
-MAX_UNSENT_BYTES = 8 << 20  # bytes; a peer with more unread data has probably stopped and is disconnected
+BATCH_DELAY = 0.01  # seconds for which a frame waits for further ones; one large write is cheaper than many small ones
+# maximum bytes of unsent frames; a peer that reads so slowly has probably stopped, and is disconnected
+MAX_UNSENT_BYTES = 8 << 20
 
 OnFrame = Callable[["Connection", frame_codec.AnyHeader, bytes], None]
 OnLost = Callable[["Connection"], None]
@@ -45,7 +46,7 @@ class Connection(asyncio.BufferedProtocol):
         self._decoder = (
             frame_codec.Decoder(admit, frame_codec.MAX_SHORT_TEXT) if of_strangers else frame_codec.Decoder(admit)
         )
-        # One buffer for all reads: allocating one per read costs more than decoding a small frame.
+        # Use one buffer for all reads: allocating a buffer per read costs more than decoding a small frame.
         self._buffer = memoryview(bytearray(frame_codec.MAX_SHORT_TEXT if of_strangers else BUFFER_BYTES))
         self._transport: asyncio.Transport | None = None
         self._writable: asyncio.Event = asyncio.Event()
@@ -56,7 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         # Whether the peer closed the connection, for example by exiting. A cut or reset connection has no end of file.
         self.has_eof = False
         self.received_frames = 0
-        self.missed_checks = 0  # liveness checks since the last received byte
+        self.missed_checks = 0  # number of liveness checks since the last received byte
         self.peer_name = ""  # name by which the peer identified itself in its hello frame
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from skyward_core.protocol import frame_types as frames
 
 
-EXTRA_PORTS = 8  # ports reserved after the gang's own rendezvous port, for additional plugins
+EXTRA_PORTS = 8  # number of ports reserved after the gang's rendezvous port, for plugins that need further ports
 
 
 Handler = Callable[[Connection, AnyHeader, bytes], Coroutine[Any, Any, None] | None]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentItem
 
 
-COMPACT_THRESHOLD = 4 << 20  # bytes of acknowledged values that trigger compaction of the file
+COMPACT_THRESHOLD = 4 << 20  # bytes of acknowledged values from which the file is compacted
 MAX_COMPACT_BYTES = 1 << 20  # bytes of unacknowledged values above which the file is not compacted
 HEADER_BYTES = 8
 
@@ -36,9 +36,9 @@ class GeneratorBuffer:
         self.first = 0
         self.next_unsent = 0
         self._base = 0  # file offset of the first value that the client has not acknowledged
-        self._ends = array("Q")  # end offsets of the values; the first ``_dropped`` are acknowledged
+        self._ends = array("Q")  # end offset of each value in the file; the first ``_dropped`` values are acknowledged
         self._dropped = 0
-        self._files: dict[int, str] = {}  # number of a large value -> its file in the spool
+        self._files: dict[int, str] = {}  # number of a large value -> file in the spool that contains it
         if self._file >= 0:
             self._load()
 

@@ -23,7 +23,7 @@ from skyward_core.protocol.stdout_stderr_order_marks import AFTER, MARK_BYTES, M
 from skyward_core.protocol.validators import is_log_name
 from skyward_core.util.redaction import Redactor
 
-POLL = 0.03  # seconds between reads while ranks print
+POLL = 0.03  # seconds between two reads of the log files while ranks print
 # Seconds without output after which polls become less frequent, because each poll takes processor time from the ranks.
 QUIET_AFTER = 1.0
 QUIET_POLL = 0.15

@@ -19,7 +19,7 @@ from skyward_core.protocol.node_paths import sample_files
 START_CODE = (
     "import sys; sys.path[:] = {!a};from skyward_core.node.machine_metrics_sampler import main; main(*sys.argv[1:])"
 )
-PERIOD = 1.0  # seconds between samples, and between polls for new samples
+PERIOD = 1.0  # seconds between two samples, and between two polls for new samples
 PIECE_BYTES = CHUNK_BYTES // 4
 PROGRESS_POLL = 5.0  # seconds between checks whether the sampler process has written new samples
 # number of consecutive progress checks without a new sample before the sampler process is restarted
@@ -57,7 +57,8 @@ class SamplerProcess:
     def _start(self) -> None:
         self._timer = None
         self._tries += 1
-        # pynvml is installed with the ranks' packages on the local machine, and in the bundle otherwise.
+        # Use both import paths: pynvml is installed with the ranks' packages on the local machine, and in the bundle on
+        # hosts.
         path = [*dict.fromkeys(filter(None, [*sys.path, *self._config.path]))]
         try:
             arguments = (self._folder, str(self._config.spool), str(PERIOD))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from skyward_core.protocol import frame_types as frames
 
 
-PIECE = 1 << 19  # bytes per read
+PIECE = 1 << 19  # bytes that are read from a file at once
 
 
 def file_version(found: os.stat_result) -> str:
@@ -105,7 +105,7 @@ class OutputFile:
 def _open_below(folder: str, path: str) -> int:
     parent, name = _open_parent(folder, path)
     try:
-        # O_NONBLOCK: opening a named pipe would wait for a writer
+        # O_NONBLOCK, because opening a named pipe would otherwise wait for a writer
         return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
     finally:
         os.close(parent)
@@ -215,7 +215,8 @@ class OutputFileHandler:
             connection.send(fields | {"error": error.strerror or str(error)})
 
 
-RESTORED_SUFFIX = ".restored.json"  # list of restored files beside the working folder: path -> version
+# name of the list of restored files beside the working folder, which maps paths to versions
+RESTORED_SUFFIX = ".restored.json"
 
 
 def restore_file(

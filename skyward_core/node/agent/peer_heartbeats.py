@@ -110,7 +110,7 @@ def _judge(node: int, witnesses: Sequence[Witness]) -> LossVerdict:
     return LossVerdict(state, silences)
 
 
-INTERVAL = 1.0  # seconds between heartbeats
+INTERVAL = 1.0  # seconds between two heartbeats of an agent
 MAX_DELAY = 1.0  # seconds; if a timer fires later than this, the agent was paused and could receive no signs of life
 # seconds of silence until the agent opens a new connection; on the old one, TCP retransmits at ever longer intervals
 PROBE_SILENCE = 1.5
@@ -134,7 +134,7 @@ class _Peer:
         self.address = address
         self.connection: Connection | None = None
         self.connecting: asyncio.Task[None] | None = None
-        self.seen_at: float | None = None  # time of the last sign of life, by the loop's clock
+        self.seen_at: float | None = None  # time of the node's last sign of life, by the event loop's clock
 
     def close(self) -> None:
         """Close the connection with a reset, because an end of file would mean that this agent has ended."""

@@ -143,7 +143,7 @@ class PluginContextProcess:
         process, self.process = self.process, None
         if process is None:
             return
-        signal_group(process.pid, signal.SIGKILL)  # kill children that outlived the process
+        signal_group(process.pid, signal.SIGKILL)  # Kill child processes that the ended process left behind.
         if self._state.is_closing:
             return
         if process.kill_reason:

@@ -104,7 +104,8 @@ class PreemptionMonitor:
         self._timer = asyncio.get_running_loop().call_later(pause, self.start)
 
 
-CALLBACK_HEAD_START = 0.5  # seconds between the callbacks of ranks and SIGTERM, which may end the ranks
+# seconds between the notification of ranks, which run callbacks, and SIGTERM, which may end the ranks
+CALLBACK_HEAD_START = 0.5
 
 
 class PreemptionNotifier:

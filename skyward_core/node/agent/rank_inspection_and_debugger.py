@@ -197,7 +197,8 @@ class _DebuggerSession:
         async with self._lock:
             for path in paths:
                 folder, _, name = path.rpartition("/")
-                at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # socket paths are limited to about 100 bytes
+                # Connect through the folder's descriptor, because socket paths are limited to about 100 bytes.
+                at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
                 try:
                     self._streams = await asyncio.open_unix_connection(f"/proc/self/fd/{at}/{name}", limit=READ_BYTES)
                     return

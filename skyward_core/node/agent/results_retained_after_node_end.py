@@ -47,7 +47,7 @@ def remove_or_retain(folder: Path | str, seconds: float, logs: Mapping[str, int]
         seconds: How long to retain results; 0 to delete them. Does not change the expiry of already retained results.
         logs: Run -> bytes of its logs that no client has received.
     """
-    import shutil  # deferred: its compression modules use memory that most agents do not need
+    import shutil  # imported late: its compression modules use memory that most agents do not need
 
     from skyward_core.node.agent.call_journal import read_journal
 

@@ -200,7 +200,7 @@ def processor_seconds(pid: int) -> float:
             text = Path(f"/proc/{each}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        # user and system time, of the process and of its reaped children
+        # Add user and system time, both of the process and of its reaped children.
         ticks += sum(map(int, text.rpartition(")")[2].split()[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
@@ -317,7 +317,7 @@ def spawn(
         import resource
 
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        with suppress(OSError):  # the process has ended
+        with suppress(OSError):  # The process has already ended, so it has no limits to set.
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (config.file_limit, hard))
     if config.nice:
         lower_priority(process.pid, config.nice)

@@ -89,7 +89,8 @@ class RankPhases:
 
 
 MAX_START_ATTEMPTS = 2
-CONNECT_PATIENCE = 3.0  # seconds that a worker waits for its connection if the agent has no free descriptors
+# seconds that a worker waits for its connection to be accepted if the agent has no free descriptors
+CONNECT_PATIENCE = 3.0
 MIN_TIMEOUT_CHECK = 0.05  # seconds between two checks of a call's timeout
 UNUSABLE = "its plugins could not be entered"
 # Minimum seconds for a worker to exit by itself, because its exit handlers may upload data.
@@ -135,7 +136,7 @@ def decide_step(slot: Slot, node: NodeState, apps: PluginContextProcess) -> Step
         if epoch != gang.epoch and gang.epoch and fits and not has_left:
             if node.has_separate_tasks and not slot.number and not slot.queue:
                 return "wait"  # The rank waits for a broadcast to join the gang, because tasks run in other processes.
-            # The node's plugin contexts must be entered first.
+            # Wait until the node's plugin contexts are entered, because ranks are set up inside them.
             return "set up" if not gang.has_app_hooks or apps.is_resolved else "wait"
     if not slot.queue:
         return "wait" if slot.running else "look around"
@@ -302,7 +303,8 @@ class Slot:
                 keeps = inherited_lock_fds(env["CUDA_VISIBLE_DEVICES"])
             self.process = Process(spawn(config, "worker", (self.rank, self.number), out, err, env, keeps))
             self.process.stderr_start = os.fstat(err).st_size
-        except OSError as error:  # for example a missing working folder, or no free descriptors
+        except OSError as error:
+            # The start failed, for example because the working folder is missing or there are no free descriptors.
             self.failed_starts += 1
             waiting, self.queue = list(self.queue), deque()
             for call in waiting:
@@ -626,7 +628,8 @@ class Slot:
         if exited_by_itself or (process is not None and process.is_script):
             stopped |= bool(killed or call.stop_reason)
         if stopped and header["kind"] == "returned":
-            # Many SIGTERM handlers save state and call sys.exit(0): the call was stopped and has no result.
+            # The call has no result although it exited with 0, because many SIGTERM handlers save state and call
+            # sys.exit(0).
             header["kind"], header["summary"], header["size"], body = "collateral", None, 0, b""
         header = self._lifecycle.finalize_outcome(call, header, killed, process)
         if ends:

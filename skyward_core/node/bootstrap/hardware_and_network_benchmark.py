@@ -22,7 +22,7 @@ from skyward_core.node.bootstrap.host_inspection import unique_token
 
 LISTEN_TIMEOUT = 15.0  # seconds for the neighbouring node to connect and send
 CONNECT_TIMEOUT, SEND_SECONDS = 2.0, 1.0  # seconds to connect to the neighbouring node, and to send data to it
-# Bytes; a network that transfers this amount in less than SEND_SECONDS has passed TCP's slow start.
+# Maximum bytes sent. A network that transfers this amount in less than SEND_SECONDS has passed TCP's slow start.
 MAX_SEND_BYTES = 256 << 20
 MAX_UNAUTHENTICATED = 64  # maximum number of connections that have not sent the benchmark's secret token
 

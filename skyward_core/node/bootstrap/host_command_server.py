@@ -38,7 +38,7 @@ from skyward_core.protocol.node_paths import (
     worker_socket_path,
 )
 
-TYPE_CHECKING = False  # importing it from typing would load typing
+TYPE_CHECKING = False  # Not imported, because ``from typing import TYPE_CHECKING`` would load the module typing.
 
 if TYPE_CHECKING:
     from typing import Any
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # ruff: noqa: PTH103, PTH104, PTH108, PTH110, PTH112, PTH118, PTH208, PTH120
 
 
-PARTIAL_FILE_AGE = 3600.0  # seconds after which a partial file is considered abandoned
+PARTIAL_FILE_AGE = 3600.0  # seconds after which a partial upload counts as abandoned
 EXIT_REASON_AGE = 30 * 86400.0  # seconds for which the exit reason of an agent is stored for its client
 BUNDLE_ARRIVED, START_AGENT = b"n", b"g"
 # seconds between heartbeats; the client gives up on a host that sends nothing for several intervals
@@ -246,7 +246,7 @@ def serve(request: dict[str, Any]) -> None:
     """Answer requests of the client until it closes the channel."""
     token = request["word"]
     login = os.umask(0o077)
-    os.umask(login | 0o022)  # other users must not be able to write to our files, whatever the login's umask
+    os.umask(login | 0o022)  # Forbid other users to write to our files, whatever the login's umask is.
     os.environ[UMASK] = f"{login:o}"  # Files of the ranks get the permissions of the user's login.
     try:
         facts = collect_facts(request)

@@ -20,7 +20,7 @@ from skyward_core.protocol.node_paths import NodePaths, pools_folder, worker_soc
 
 Receive = Callable[[int], bytes]
 Emit = Callable[[str], None]
-END_TIMEOUT = 3.0  # seconds between SIGTERM and SIGKILL
+END_TIMEOUT = 3.0  # seconds between SIGTERM and SIGKILL for an agent and its processes
 
 _copies: dict[str, tuple[receive_working_folder.FolderCopy, list[receive_working_folder.FolderItem]]] = {}
 
@@ -158,7 +158,7 @@ def find_agent(folder: Path) -> int | None:
         pid = int(json.loads(Path(NodePaths(str(folder)).state).read_text(encoding="utf-8"))["pid"])
         is_agent = is_running(str(folder)) and (not Path("/proc/self").exists() or belongs_to_node(pid, str(folder)))
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # the agent is still starting, or has ended
+        return None  # The agent is still starting, or has already ended.
     return pid if is_agent else None
 
 

@@ -15,7 +15,7 @@ import time
 
 from skyward_core.protocol.node_paths import NodePaths, deferred_bundle_path, pools_folder
 
-TYPE_CHECKING = False  # importing it from typing would load typing
+TYPE_CHECKING = False  # Not imported, because ``from typing import TYPE_CHECKING`` would load the module typing.
 
 if TYPE_CHECKING:
     from typing import Any

@@ -78,7 +78,7 @@ def _signal_all(pids: Iterable[int], number: int) -> None:
 
 Emit = Callable[[str], None]
 MAX_ERROR_LINES = 20
-ANSWER_TIMEOUT = 60.0  # seconds for an interpreter to list its packages; a teardown would wait for the interpreter
+ANSWER_TIMEOUT = 60.0  # seconds for an interpreter to list its packages; a teardown waits for this interpreter
 # Image fields that scripts and projects set in addition to those of the user (see package_index_restrictions). With
 # "alone", the environment does not contain the packages of the base interpreter.
 SCRIPT_FIELDS = ("index", "find_links", "no_index", "alone", restrictions.PINNED, "constraints", "folders")
@@ -174,7 +174,8 @@ def _mark_used(folder: Path) -> str:
         FileNotFoundError: If the environment is incomplete, or its interpreter was removed by an update.
     """
     made, now = folder / MADE_FILE, time.time_ns()
-    os.utime(made, ns=(now, now))  # the file system's clock may be behind this machine's clock
+    # Set the time explicitly, because the file system's clock may be behind this machine's clock.
+    os.utime(made, ns=(now, now))
     python = made.read_text(encoding="utf-8")
     Path(python).stat()
     return python

@@ -21,10 +21,11 @@ from typing import Any, Protocol
 
 PIECE = struct.Struct("!I")
 VANISHED = (1 << 32) - 1
-PARTIAL_SUFFIX = ".skyward-part"  # suffix of incomplete files
-RANK_COPY_SUFFIX = ".of-ranks"  # suffix of files written by ranks and replaced by the client's version
+PARTIAL_SUFFIX = ".skyward-part"  # suffix of files whose upload is incomplete
+RANK_COPY_SUFFIX = ".of-ranks"  # suffix of the ranks' version of a file that the client's version replaces
 MAX_NAME = 255  # maximum bytes of a file name
-MTIME_RESOLUTIONS = (1, 100, 10**3, 10**6, 10**9, 2 * 10**9)  # nanoseconds; timestamp resolutions of file systems
+# possible resolutions of file systems' timestamps in nanoseconds
+MTIME_RESOLUTIONS = (1, 100, 10**3, 10**6, 10**9, 2 * 10**9)
 
 
 class ByteSource(Protocol):
@@ -36,7 +37,7 @@ class ByteSource(Protocol):
 class FolderItem(namedtuple("FolderItem", "path size mtime mode link", defaults=("",))):
     """One file of the folder: relative path, size in bytes, modification time in ns, mode, target of a link."""
 
-    # Not a NamedTuple, because hosts import `typing` for nothing else: 3 ms of each start.
+    # Not a NamedTuple, because only it would make hosts import `typing`, which takes 3 ms of each start.
     __slots__ = ()
 
     path: str

@@ -8,7 +8,7 @@ import threading
 from _socket import AF_UNIX, MSG_DONTWAIT, SOCK_STREAM, socket
 from collections import deque
 from collections.abc import Callable, Mapping
-from time import monotonic, sleep  # user code may replace the functions of `time`
+from time import monotonic, sleep  # imported by name, because user code may replace the functions of `time`
 from typing import Any
 
 from skyward_core.protocol import frame_codec

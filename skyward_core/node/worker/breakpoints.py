@@ -192,7 +192,8 @@ def _accept_debugger(path: str, wait: float, breakpoint_: _Breakpoint) -> Any:
         return None
     folder, _, name = path.rpartition("/")
     try:
-        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)  # socket paths are limited to about 100 bytes
+        # Bind through the folder's descriptor, because socket paths are limited to about 100 bytes.
+        at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             with suppress(FileNotFoundError):
                 os.unlink(path)
@@ -316,7 +317,8 @@ def _make_debugger_class(pdb: Any) -> Any:
         def leave(self) -> None:
             set_phase("running")
             _debuggers.pop(threading.get_ident(), None)
-            # close() alone would not end the connection while forked children share the socket.
+            # Shut the socket down, because close() alone does not end the connection while forked children share the
+            # socket.
             with suppress(OSError):
                 self._connection.shutdown(2)
             self._connection.close()

@@ -17,7 +17,7 @@ from typing import Any
 from skyward_core.protocol.frame_codec import COMMAND_LINE_MARKER, COMMAND_LINE_TRAILER
 from skyward_core.runtime import import_hooks_gc_pause_and_alias
 
-_open = open  # user code may replace built-in functions
+_open = open  # saved here, because user code may replace built-in functions
 OWN_PACKAGE = __name__.partition(".")[0]
 INSTALLED = ("/site-packages/", "/dist-packages/")
 # value for a module file that may have changed while it was loaded, so that its loaded version is unknown
@@ -84,7 +84,7 @@ def _hash_file(path: str, unchanged_since: float = inf) -> str:
     from skyward_core.util.content_hash import hash_bytes  # imported late, because few workers hash files
 
     try:
-        # O_NONBLOCK: opening a named pipe would wait for a writer
+        # O_NONBLOCK, because opening a named pipe would otherwise wait for a writer
         with _open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             changed = os.fstat(file.fileno()).st_ctime_ns
             return UNKNOWN_HASH if changed > unchanged_since else hash_bytes(file.read())
@@ -202,7 +202,7 @@ class MainNamespaceLoader:
         self._latest: tuple[LoadedObject | None, LoadedObject | None] = (None, None)
         self._written = 0
         self._command_line: CommandLine | None = None
-        self._moved: dict[str, str] = {}  # client's file name -> the node's file
+        self._moved: dict[str, str] = {}  # file name on the client -> file on the node
         import_hooks_gc_pause_and_alias.call_when_imported(
             lambda spawn: _patch_child_main(spawn, self._write_child_script), *SPAWNERS
         )
@@ -268,7 +268,8 @@ class MainNamespaceLoader:
         if not loaded[-1].stand_in:
             sources = [each.source for each in loaded]
             for source in sources:
-                # Without this check the child would die, and multiprocessing's pool would start new children forever.
+                # Check that the file exists. Otherwise the child would die, and multiprocessing's pool would start new
+                # children forever.
                 if isinstance(source, str) and not os.path.exists(source):  # noqa: PTH110  a worker has no pathlib
                     raise RuntimeError(
                         "the script's definitions were evicted from this node, so a process started by multiprocessing "
@@ -298,7 +299,7 @@ def _patch_child_main(spawn: Any, stand_in: Callable[[], str]) -> None:
 
     def get_preparation_data(*args: Any, **kwargs: Any) -> dict[str, Any]:
         data = prepare(*args, **kwargs)
-        # loky's children load the script only if this entry exists
+        # Set the entry, because child processes of loky load the script only if it exists.
         needs_path = "init_main_from_path" in data or "loky" not in spawn.__name__
         if needs_path and "init_main_from_name" not in data and (path := stand_in()):
             data["init_main_from_path"] = path
@@ -342,7 +343,7 @@ class _Unpickler(pickle.Unpickler):
         found = super().find_class(module, name)
         if (module, name) not in RECREATORS:
             return found
-        records = self.made  # a closure over self would be a reference cycle
+        records = self.made  # Bind the list, not self, because a closure over self would be a reference cycle.
 
         def make(*args: Any) -> Any:
             recreated = found(*args)
@@ -503,7 +504,8 @@ class SourceFiles:
                 with tokenize.open(file) as text:
                     lines = text.readlines()
             except (OSError, SyntaxError, UnicodeDecodeError):
-                continue  # missing, or invalid encoding: tracebacks show no lines, as in plain Python
+                # The file is missing or has an invalid encoding, so tracebacks show no lines, as in plain Python.
+                continue
             # Entries without a modification time are not checked against the disk.
             linecache.cache[name] = sum(map(len, lines)), None, lines, name
         self._registered.clear()

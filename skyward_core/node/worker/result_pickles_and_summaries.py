@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from skyward_core.protocol.frame_types import ResultFields, SummaryKeys
 
-_open, _os_open = open, os.open  # user code may replace built-in functions
+_open, _os_open = open, os.open  # saved here, because user code may replace built-in functions
 MAX_TEXT = 200  # maximum characters of a result's summary
 JSON_LIMIT = 16 * 1024  # maximum characters of a value's JSON for the summary to contain the complete value
 MAX_DEPTH = 32  # maximum nesting depth of a value that a summary contains completely
@@ -107,7 +107,8 @@ def pickle_result(value: Any, what: str, path: str | None) -> PickledValue:
     except OSError:
         pickled.discard()
         raise
-    except BaseException as error:  # user code may raise anything, including SystemExit
+    except BaseException as error:
+        # Catch everything, because user code that pickles a value may raise any exception, including SystemExit.
         pickled.discard()
         from skyward_core.model.errors import NotPicklableError
         from skyward_core.protocol.pickle_failures_and_reducers import find_culprit

@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from time import monotonic, sleep  # user code may replace the functions of `time`
+from time import monotonic, sleep  # imported by name, because user code may replace the functions of `time`
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, MARK_INTERVAL, MarkWriter, file_identity
@@ -26,7 +26,7 @@ from skyward_core.runtime.import_hooks_gc_pause_and_alias import call_when_impor
 if TYPE_CHECKING:
     from skyward_core.runtime.metric_logging import OutputScan
 
-PIPE_BYTES = 1 << 20  # bytes that a child may print before this process forwards them
+PIPE_BYTES = 1 << 20  # bytes that a child process may print before the rank's process forwards them
 READ_BYTES = 1 << 16
 
 

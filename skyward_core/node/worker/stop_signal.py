@@ -14,7 +14,7 @@ from _thread import start_new_thread
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
-from time import sleep  # user code may replace the functions of `time`
+from time import sleep  # imported by name, because user code may replace the functions of `time`
 from types import FrameType
 from typing import Any
 
@@ -59,7 +59,7 @@ def _disable_stack_dumps() -> None:
 def _open_pipe(path: str) -> tuple[int, int]:
     """Open the pipe for wake-up bytes. With a path, it is a named pipe, into which the agent writes requests."""
     if path:
-        with suppress(OSError):  # a full disk, or a file system without named pipes
+        with suppress(OSError):  # The disk is full, or the file system has no named pipes.
             with suppress(FileNotFoundError):
                 os.unlink(path)  # noqa: PTH108  of an earlier worker, which must not get the bytes of this one
             os.mkfifo(path, 0o600)
@@ -259,7 +259,8 @@ class StopSignal:
 
     def _ignores_sigterm(self) -> bool:
         """Check whether no Python code reacts to the latest SIGTERM."""
-        # During a preemption, native code may continue until the machine is reclaimed.
+        # A pending preemption notice counts as a reaction, because native code may continue until the machine is
+        # reclaimed.
         handled = (
             preemption.is_sigterm_pending()
             or self._handler_ran.wait(NATIVE_CODE_TIMEOUT)

@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, MutableMapping
 from contextlib import ExitStack, suppress
-from time import monotonic, perf_counter  # user code may replace the functions of `time`
+from time import monotonic, perf_counter  # imported by name, because user code may replace the functions of `time`
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from skyward_core.node.worker.agent_channel import AgentChannel
@@ -97,7 +97,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     faulthandler.enable()
     stacks = paths.stacks(int(rank), int(number))
     enable_stack_dumps(stacks)
-    # Before user code opens files, because files that are open now do not count as unwritten data at exit.
+    # Called before user code opens files, because files that are open now do not count as unwritten data at exit.
     import_hooks_gc_pause_and_alias.install_gc_pause()
     # Cancels the stack dump of `leave_contexts` in the last exit handler: the handler registered first runs last. The
     # remaining steps of the exit only free memory, which can take long, and a dump would show no Python frames.

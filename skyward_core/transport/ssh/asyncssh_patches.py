@@ -62,7 +62,7 @@ vars(_config)["open"] = lambda name: io.StringIO(read_text(name, most=MAX_FILE_S
 # Make asyncssh read these options, which it would silently ignore.
 for _option in ("RevokedHostKeys", "BindInterface", "ProxyUseFdpass"):
     SSHClientConfig._handlers.setdefault(_option.lower(), (_option, SSHConfig._set_string))
-# Match criteria that asyncssh evaluates differently from OpenSSH, or only while it connects.
+# Match criteria in the SSH configuration that asyncssh evaluates differently from OpenSSH, or only during a connection.
 NOT_EVALUATED = {"canonical", "final", "localnetwork", "tagged", "version", "command", "sessiontype"}
 
 # asyncssh logs each command, pages long, at level INFO, which training scripts often enable. To see these messages, set

@@ -456,7 +456,7 @@ def short_reason(error: Exception) -> str:
 _log = get_logger("ssh")
 
 AGENT_TIMEOUT = 3.0  # seconds for an ssh-agent to list its keys
-AGENT_PAUSE = 60.0  # seconds for which an ssh-agent that did not answer is not asked again
+AGENT_PAUSE = 60.0  # seconds for which an unresponsive ssh-agent is not asked again
 USER_CERTIFICATE = 1  # type of certificate in OpenSSH's PROTOCOL.certkeys
 MAX_PROXY_OUTPUT = 1 << 16  # maximum bytes of a proxy command's error output that are read; the capacity of a pipe
 
@@ -699,7 +699,7 @@ async def _attempt(
             client_keys=keys or None,
             agent_path=None,  # Pass no ssh-agent, because the key list already includes its keys.
             x509_trusted_certs=None,
-            gss_kex=False,  # GSS key exchange would replace the verification of the host key
+            gss_kex=False,  # Disable GSS key exchange, which would replace the verification of the host key.
             password_auth=False,  # Disable password logins, because no user can be asked for a password.
             kbdint_auth=False,
             # Disable agent forwarding, which the user's configuration enables only for interactive logins.

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 _log = get_logger("ssh")
 
 CHUNK = 1 << 18
-MAX_NOISE = 2000  # characters of a login shell's output kept for an error message
+MAX_NOISE = 2000  # maximum characters of a login shell's output that are stored for an error message
 WINDOW = 1 << 22
 # Maximum bytes of an answer, which may list a large folder, and maximum number of unread lines.
 MAX_ANSWER_SIZE, MOST_LINES = 64 << 20, 100_000
@@ -492,7 +492,8 @@ def _code(name: str) -> CodeType:
     return code
 
 
-MEASUREMENTS = {"gpus", "matmul", "disk", "port"}  # measurements for which a host may report a failure reason
+# names of the measurements for which a host may report the reason of a failure
+MEASUREMENTS = {"gpus", "matmul", "disk", "port"}
 
 
 def _is_path(value: Any) -> TypeGuard[str]:
@@ -518,7 +519,7 @@ def _is_short_text(value: Any) -> TypeGuard[str]:
     return type(value) is str and len(value) <= 300
 
 
-# A process on a GPU, in the format of ``machines.GpuProcess``.
+# Keys of a process on a GPU, in the format of ``machines.GpuProcess``.
 _GPU_PROCESS = object_of(
     {
         "pid": is_count,
@@ -529,7 +530,7 @@ _GPU_PROCESS = object_of(
     },
     only=True,
 )
-# Usage of a GPU, in the format of ``machines.GpuUse``.
+# Keys of a GPU's usage, in the format of ``machines.GpuUse``.
 _GPU_USE = object_of(
     {
         "number": _is_short_text,
@@ -564,7 +565,7 @@ def _is_version_map(value: Any) -> TypeGuard[dict[str, str]]:
 
 _PACKAGE, _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}"), re.compile(r"[A-Za-z0-9._+!-]{0,100}")
 
-# Facts about a host. Hosts without a usable folder send fewer facts.
+# Keys of the facts about a host. Hosts without a usable folder send fewer facts.
 FACTS: Checks = {
     "python": is_text,
     "version": list_of(is_count),
@@ -598,7 +599,7 @@ FACTS_OF_POOL: Checks = {
     "ended_at": is_number,
 }
 
-# Results of host commands, by command.
+# Command of the host command server -> keys of its result.
 DONE: Mapping[str, Checks] = {
     "environment": {"python": _is_path, "installed": _is_version_map},
     "manifest": {

@@ -28,11 +28,12 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.safe_file_access import exists, read_bytes, read_text
 from skyward_core.util.terminal_safe_text import sanitize_line
 
-ANSWER = 10.0  # seconds for one `ssh -G`, which runs the commands of `Match exec`
+ANSWER = 10.0  # maximum seconds for one `ssh -G`, which runs the commands of `Match exec`
 FIRST = 1.0  # seconds that queries for other hosts wait for the first answer, which may also apply to these hosts
 MAX_ANSWER_SIZE = 1 << 18  # maximum bytes of the output of `ssh -G`
 MAX_PARALLEL = 8
-# Seconds for which an answer is reused: by all connections of one command. Later commands must see network changes.
+# Seconds for which the answer of `ssh -G` is reused: by all connections of one command. Later commands must see network
+# changes.
 CACHE_LIFETIME = 60.0
 MOST_JUMPS = 16
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
@@ -137,7 +138,8 @@ async def _resolve(target: Target) -> Route:
     if program is not None:
         host_query = asyncio.ensure_future(_query_host(program, target))
         defaults_query = asyncio.ensure_future(_query((program, "-T", "-G", "-F", "none", "--", "localhost")))
-        await asyncio.wait([host_query, defaults_query])  # asyncio hangs if a task is cancelled during a process start
+        # Wait until both queries have ended, because asyncio hangs if a task is cancelled during a process start.
+        await asyncio.wait([host_query, defaults_query])
         defaults_query.exception()  # Retrieve the exception, so that asyncio does not log it if both queries fail.
         answer, defaults = host_query.result(), defaults_query.result()
     else:

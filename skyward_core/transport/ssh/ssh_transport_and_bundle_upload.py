@@ -287,7 +287,7 @@ class SSHTransport:
         self._connect_lock = asyncio.Lock()
         nothing: AnyHeader = {}
         self._facts: HostFacts = nothing  # facts about the host, set from its first answer
-        self._facts_link: HostConnection | None = None  # connection on which the host sent its facts
+        self._facts_link: HostConnection | None = None  # connection on which the host sent the facts in ``_facts``
         # held during an upload of the bundle, because several transfers may need the bundle
         self._bundle_lock = asyncio.Lock()
         self._can_forward = True  # whether the host may allow forwarding of its sockets; false after it rejected one
