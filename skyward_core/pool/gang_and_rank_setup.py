@@ -341,11 +341,14 @@ class GangSetup(RankSetup):
             Whether the run started. False if runs that use only some of the nodes are still active.
 
         Raises:
-            ConnectionError: If the head cannot be reached now.
+            ConnectionError: If the head, or a node without a place in the gang, cannot be reached now.
         """
         async with self._hold_lock():
             if started := self.is_complete or not busy_nodes(await self._query_nodes(), of_parts=True):
                 await self._ensure_complete()
+                if not self.is_complete and any(not link.up and not link.gone for link in self._links):
+                    # Its agent would return the call, after other ranks have begun.
+                    raise ConnectionError("a node that does not belong to the gang is reconnecting")
                 send(self.epoch)
         return started
 

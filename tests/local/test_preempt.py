@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import signal
@@ -315,6 +316,34 @@ def test_preempted_run_saves_on_all_nodes_and_restarts_before_the_machine_ends(
         heard = ["callback" if reaction == "callback" else "signal"]
         assert running.result(60) == [(2, rank, "preemption", heard) for rank in (0, 1)]
         assert len(compute.pool.context.ledger.replaced_machines(compute.pool.context.token)) == 1
+
+
+def test_next_attempt_waits_until_the_replacement_machine_is_connected(
+    home: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new machine is recorded but not connected yet when the preempted one has been terminated."""
+
+    def train() -> tuple[int, int]:
+        if not sky.attempt().is_restart:
+            steps.submit("begun")
+            while True:  # until SIGTERM
+                time.sleep(0.01)
+        return sky.attempt().number, sky.instance_info().rank
+
+    async def terminate(provider: Lends, pool: str, machines: Any) -> None:
+        link = links[1]
+        ending.append(asyncio.ensure_future(sky.Local.terminate(provider, pool, machines)))
+        while links[1] is link:
+            await asyncio.sleep(0)
+
+    ending: list[asyncio.Future[None]] = []
+    monkeypatch.setattr(Lends, "terminate", terminate)
+    with sky.Compute(provider=Lends(), nodes=2, options=SAVE) as compute, ThreadPoolExecutor(1) as beside:
+        links = compute.pool.context.links
+        running = beside.submit(lambda: sky.function(train)() @ compute)
+        steps.wait("begun", [0, 1])
+        announce_preemption(compute, 1, left=500.0)
+        assert running.result(60) == [(2, 0), (2, 1)]
 
 
 @pytest.mark.proof("2 s of a processor", after=1)

@@ -173,9 +173,20 @@ async def test_new_epoch_exceeds_every_epoch_of_the_nodes(gang: Gang) -> None:
     assert gang.started == [9]
 
 
-async def test_unreachable_node_does_not_get_the_epoch(gang: Gang) -> None:
+async def test_run_waits_for_a_node_that_reconnects_while_its_gang_is_formed(gang: Gang) -> None:
     gang.links[0].broken = "x"
     gang.links[1].up = False
+    with pytest.raises(ConnectionError, match="a node that does not belong to the gang is reconnecting"):
+        await take_lock(gang)
+    assert gang.started == []
+    gang.links[1].up = True
+    await gang.start()
+    assert gang.keeper.is_complete and gang.started == [gang.links[1].epoch]
+
+
+async def test_lost_node_does_not_get_the_epoch(gang: Gang) -> None:
+    gang.links[0].broken = "x"
+    gang.links[1].up, gang.links[1].gone = False, True
     await take_lock(gang)
     assert gang.links[1].epoch == 1
     assert gang.started == [5]

@@ -355,8 +355,7 @@ class RunScheduler:
                 await context.recovery.release_preempted(run.id)
             except (SkywardError, OSError) as error:
                 context.news.emit_warning(f"run {run.id} waits until the preempted machines end: {error}")
-        if any(link.gone for link in context.links) or context.roster.has_pending_preemptions:
-            await self._wait_for_nodes(run)
+        await self._wait_for_nodes(run)
         if (lost := run.lost_job_node) is not None:
             self._fail(run, f"node {lost} lost its machine, and the job's earlier steps have not run on another one")
             return
