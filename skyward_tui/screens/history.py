@@ -264,7 +264,8 @@ class PastRunList(CursorList[PastRun]):
             text = "" if value is None else f"{'★ ' if is_best else ''}{number(value)}"
             cells[column] = text, "bold $text-success" if is_best else ""
         yield " ", ""
-        yield "◆ " if row.run in self.marked else "  ", "$text-accent"
+        is_marked = row.run in self.marked  # the mark has the colour of the run's line in the chart
+        yield "◆ " if is_marked else "  ", rank_style(self.marked.index(row.run)) if is_marked else ""
         yield from self.cells(cells, width)
 
 
@@ -337,7 +338,7 @@ class RunPreview(Widget, can_focus=False):
         if self._run is None or width < 1:
             return Content("")
         if width < _BESIDE:
-            above = self._left_column(self._run, width)
+            above = [] if len(overlaid_runs(self._marked, width, height)) else self._left_column(self._run, width)
             rows = [*above, Content(""), *self._right_column(self._run, width, height - len(above) - 1)]
             return Content("\n").join(row.truncate(width) for row in rows[:height])
         left_width = max(1, int(width * _LEFT) - 2)
@@ -407,12 +408,13 @@ def overlaid_runs(data: Mapping[str, RunPreviewData], width: int, height: int) -
     traces = {run: each.book.first_trace(run, metric) for run, each in data.items() if metric}
     traces = {run: trace for run, trace in traces.items() if trace.values}
     curves = [[(at - trace.at[0], value) for at, value in zip(*trace, strict=True)] for trace in traces.values()]
-    styles = [rank_style(place) for place in range(len(curves))]
+    styles = [rank_style(place) for place, run in enumerate(data) if run in traces]
     lasts = [metric_text(metric, data[run].book.run_value(run, metric)) for run in traces]
     legend = [
         Content.assemble(("━ ", style), f"{run}  ", (last, "$muted"))
         for style, run, last in zip(styles, traces, lasts, strict=True)
     ]
+    legend = legend[: max(1, height - _CHART)]  # the marks in the list have the same colours
     chart = scaled(curves, styles, width, height - len(legend)) if len(curves) > 1 else []
     return [*legend, *chart] if chart else []
 
@@ -489,6 +491,10 @@ class HistoryScreen(ListScreen[PastRunList]):
     def reopen_state(self) -> ScreenState:
         return {"screen": self.SCOPE, "inbox": self._shows_failures}
 
+    @property
+    def first_hints(self) -> Sequence[str]:
+        return ("history.compare",) if len(self.listed.marked) > 1 else ()
+
     def time_token(self, now: float) -> object:
         is_active = any(run.ended_at is None for run in self._runs) or self._runs_token() != self._seen
         return int(now) if is_active else super().time_token(now)
@@ -518,7 +524,8 @@ class HistoryScreen(ListScreen[PastRunList]):
         """Give the list the rows that it needs and the preview the remaining rows, if both fit."""
         room, needed = self.size.height - _AROUND, runs + _HEAD
         is_large = self.size.height >= _TALL and self.size.width >= _WIDE
-        most = max(needed if needed + _LEAST <= room else 0, int(room * _PART) if is_large else 0)
+        shows_chart = len(self.listed.marked) > 1
+        most = max(needed if needed + _LEAST <= room else 0, int(room * _PART) if is_large or shows_chart else 0)
         is_shown = bool(runs and most)
         self.query_one("#look").display = is_shown
         self.query_one("#runs").styles.height = max(_HEAD + 1, min(needed, most)) if is_shown else "1fr"

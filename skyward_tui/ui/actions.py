@@ -364,7 +364,7 @@ HINTS: Mapping[str, tuple[str, ...]] = {
     "pools.words": ("pools.back",),
     "history": (
         "history.open", "history.rerun", "history.sort", "history.dismiss", "history.dismiss_all", "history.find",
-        "history.failed", "history.mark", "history.compare", "history.note",
+        "history.mark", "history.compare", "history.failed", "history.note",
     ),
     "history.words": ("history.back",),
     "leftovers": ("leftovers.open", "leftovers.again"),

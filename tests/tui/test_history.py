@@ -131,6 +131,29 @@ async def test_up_to_eight_marked_runs_are_drawn_in_one_chart(app: SkywardApp, s
         assert f"━ {session.past[9].run}" in screen_text(app)
 
 
+@pytest.mark.parametrize("marked", [2, 8])
+async def test_chart_of_marked_runs_is_shown_on_a_small_screen(
+    app: SkywardApp, session: FakeSession, marked: int
+) -> None:
+    session.past = [past_run(at) for at in range(1, 31)]
+    for at, run in enumerate(session.past):
+        book = MetricStore()
+        for step in range(20):
+            book.add_values(run.run, 0, session.now + step, {"loss": at + 1 / (step + 1)})
+        session.past_looks[run.run] = RunPreviewData(book=book)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "H", until=lambda: "▶" in screen_text(app) and isinstance(app.screen, HistoryScreen))
+        assert "─ details" not in screen_text(app) and "space mark" in screen_text(app)
+        await pilot.press(*["space", "down"] * marked)
+        await until(pilot, "c compare")
+        await until(
+            pilot, lambda: f"━ {session.past[0].run}  loss 0.05" in screen_text(app) and "┤" in screen_text(app)
+        )
+        rows = [row for row in app.screen.query_one(PastRunList).visible_rows() if "◆" in row.plain]
+        marks = [span.style for row in rows for span in row.spans if "◆" in row.plain[span.start : span.end]]
+        assert len(rows) > 1 and len({mark for mark in marks if "rank" in str(mark)}) == len(rows), "colours of lines"
+
+
 async def test_note_with_tags_is_shown_and_filters(app: SkywardApp, session: FakeSession) -> None:
     session.past = [past_run(1), past_run(2)]
     async with app.run_test(size=SIZE) as pilot:
