@@ -444,8 +444,8 @@ class Ledger:
         if not self._lock.acquire(blocking=False):
             # Read over another connection, because a reader must not wait for another thread's write, which may wait
             # for other processes.
-            with suppress(sqlite3.Error):
-                return self._read_separately(sql, values)
+            with suppress(sqlite3.Error), self._connect_separately("ro") as db:
+                return db.execute(sql, values).fetchall()
             self._lock.acquire()
         try:
             return self._db.execute(sql, values).fetchall()
@@ -461,10 +461,10 @@ class Ledger:
         sql = f"SELECT {row.columns()} FROM {row.table} {where}"
         return [row.from_stored(stored) for stored in self._read(sql, values)]
 
-    def _read_separately(self, sql: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        """Execute a query over a separate read-only connection, which does not create a missing file."""
-        with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=0.0)) as db:
-            return db.execute(sql, values).fetchall()
+    def _connect_separately(self, mode: str) -> closing[sqlite3.Connection]:
+        """Open a connection that waits for no thread, waits 20 ms for other processes, and creates no file."""
+        uri = f"{self.path.absolute().as_uri()}?mode={mode}"
+        return closing(sqlite3.connect(uri, uri=True, timeout=0.02, isolation_level=None))
 
     def _write_trace(self, token: str) -> None:
         """Update the copy of a pool's ledger rows in the pool's folder. Remove the copy after the pool's end."""
@@ -778,12 +778,15 @@ class Ledger:
     # -- runs ----------------------------------------------------------------------------------------------
 
     def adopt_run(self, run: str) -> bool:
-        """Make this process the client of a running run whose client has exited. Return whether that succeeded."""
+        """Make this process the client of a running run whose client has exited. Return whether that succeeded.
+
+        Return False if the ledger is locked, because the event loop must not wait. The caller tries again.
+        """
         row, mark = self.run(run), process_mark()
         if row is None or row.ended_at is not None or row.has_client:
             return False
-        # A short wait for a locked ledger, because this write blocks the event loop.
-        self._write([("UPDATE runs SET pid=? WHERE run=? AND pid IS ?", (mark, run, row.pid))], patience=1.0)
+        with suppress(sqlite3.Error), self._connect_separately("rw") as db:
+            db.execute("UPDATE runs SET pid=? WHERE run=? AND pid IS ?", (mark, run, row.pid))
         row = self.run(run)
         return row is not None and row.pid == mark
 

@@ -692,21 +692,40 @@ def test_concurrent_processes_lose_no_ledger_rows(path: Path) -> None:
         assert all(len(ledger.outcomes(r.run)) == 1 for r in runs[::50])
 
 
-def test_ledger_read_does_not_wait_for_a_blocked_writer_thread(ledger: Ledger) -> None:
-    ledger.record_intent("t0", "p", LOCAL, SPEC)
-    record_runs(ledger, opened=[("t0", "r", "f", "single", 1, 1.0)])
+@contextmanager
+def blocked_writer(ledger: Ledger) -> Iterator[threading.Thread]:
+    """Yield a thread that ends run r, and that waits because another process has locked the ledger."""
     with closing(sqlite3.connect(ledger.path, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
         writer = threading.Thread(target=ledger.record_runs, args=({"r": {"state": "done", "ended_at": 2.0}},))
         writer.start()
         while not ledger._lock.locked() and writer.is_alive():
             threading.Event().wait(0.001)
+        try:
+            yield writer
+        finally:
+            holder.execute("COMMIT")
+            writer.join()
+
+
+def test_ledger_read_does_not_wait_for_a_blocked_writer_thread(ledger: Ledger) -> None:
+    ledger.record_intent("t0", "p", LOCAL, SPEC)
+    record_runs(ledger, opened=[("t0", "r", "f", "single", 1, 1.0)])
+    with blocked_writer(ledger) as writer:
         (row,) = ledger.runs("t0")
-        waits = writer.is_alive()
-        holder.execute("COMMIT")
-        writer.join()
-    assert (waits, row.state) == (True, "running"), "the write was still to come"
+        assert (writer.is_alive(), row.state) == (True, "running"), "the write was still to come"
     assert [each.state for each in ledger.runs("t0")] == ["done"]
+
+
+def test_adoption_of_a_run_does_not_wait_for_a_locked_ledger(ledger: Ledger) -> None:
+    """It runs on the event loop. The caller tries again."""
+    ledger.record_intent("t0", "p", LOCAL, SPEC)
+    record_runs(ledger, opened=[("t0", each, "f", "single", 1, 1.0) for each in ("r", "other")])
+    ledger.record_runs({each: {"pid": None} for each in ("r", "other")})
+    with blocked_writer(ledger) as writer:
+        assert not ledger.adopt_run("other") and writer.is_alive()
+    assert ledger.adopt_run("other") and ledger.require_run("other").has_client
+    assert not ledger.adopt_run("other") and not ledger.adopt_run("r"), "it has a client, or has ended"
 
 
 HOLD = """
