@@ -204,18 +204,20 @@ async def test_repeated_call_frame_starts_one_call_for_the_last_sender(node: Ser
     assert call.owner is other.connection, "who asked last gets the result"
 
 
-async def test_call_whose_result_another_client_fetched_does_not_run_again(node: Served) -> None:
+@pytest.mark.parametrize("kind", ["broadcast", "gather", "sweep"])
+async def test_call_whose_result_another_client_fetched_does_not_run_again(node: Served, kind: str) -> None:
     client, other = node.client(), node.client()
-    client.add_note(REQUESTS_CALL)
+    client.add_note(REQUESTS_CALL | {"kind": kind})
     other.add_note({"t": "claim", "run": "aa11"})
     (call,) = node.state.registry.calls.values()
     node.desk.on_client_gone(client.connection)
     node.desk.finish(call, {**call.make_outcome({"kind": "returned"}), "file": "aa11.0.1.result", "size": 9}, b"")
     other.add_note({"t": "ack", "calls": {"aa11": None}})
     assert not node.state.registry.calls
-    (answer,) = node.client().add_note(REQUESTS_CALL)
+    (answer,) = node.client().add_note(REQUESTS_CALL | {"kind": kind})
     assert not node.state.registry.calls and node.state.registry.active == 0
     assert (answer["t"], answer["i"], answer["kind"]) == ("outcome", 0, "collateral")
+    assert (answer["rank"], answer["node"]) == (call.rank, call.rank // 2)
     assert "another client fetched the result" in answer["error"]["message"]
     assert "file" not in answer, "the node has deleted the result"
 

@@ -933,6 +933,14 @@ async def test_run_whose_results_another_client_fetched_does_not_start_again() -
         assert (run.state, run.attempt) == ("failed", 1)
 
 
+async def test_task_whose_result_another_client_fetched_does_not_start_again() -> None:
+    async with staged(1, on_loss="restart", error_restarts=3) as stage:
+        run = gather(stage, 1)
+        error = {"type": RESULTS_FETCHED, "message": "another client fetched the result"}
+        stage.nodes[0].ends(run, 0, "collateral", error=error)
+        assert (run.state, kinds(run)) == ("failed", ["collateral"])
+
+
 async def test_machines_that_return_during_a_failure_do_not_restart_the_run() -> None:
     async with staged(2, on_loss="restart") as stage:
         run = broadcast(stage)

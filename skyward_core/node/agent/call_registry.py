@@ -154,6 +154,7 @@ class RunRecord:
         # Number of tasks of a gather that returned; the outcomes of these tasks are not stored. A sweep's outcomes are
         # all stored, because later clients must know which trials are missing.
         self.returned = 0
+        self.fetched: dict[int, int] = {}  # returned task whose result another client has fetched -> rank of the task
         self.over = False  # whether the client has sent the last call of a map
         self.epoch = 0  # epoch of the gang in which the run ran last
         self.nodes: list[int] = []  # nodes that run the run; empty for all nodes of the pool
@@ -180,6 +181,12 @@ class RunRecord:
         self.attempt, self.total = number, total
         self.outcomes, self.began, self.items = {}, {}, {}
         self.lost, self.last_end = {}, None
+
+    def outcome_of(self, index: int, node: int) -> frames.AgentOutcome | None:
+        """Return the outcome of a call that this node has ended. None if it may still run the call."""
+        if (rank := self.fetched.get(index)) is None:
+            return self.outcomes.get(index)
+        return {"t": "outcome", "run": self.run, "i": index, "rank": rank, "node": node, "kind": "returned"}
 
     @property
     def is_unattended(self) -> bool:
@@ -337,6 +344,9 @@ class CallRegistry:
             if call.outcome is not None
         ]
         for call in known:
+            record = self.records.get(call.run)
+            if record is not None and call.index not in record.outcomes and not call.is_owner_deciding:
+                record.fetched[call.index] = call.rank
             self.drop(call)
         return known
 

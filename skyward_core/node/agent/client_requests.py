@@ -215,7 +215,8 @@ class ClientRequests:
         if record is not None and record.is_unattended and record.attempt > number:
             # Agents have restarted the run on other nodes, so the calls of this node have other indices.
             return self._claim_run(connection, {"t": "claim", "run": header["run"], "decides": True}, b"")
-        if record is not None and record.attempt == number and (fetched := record.outcomes.get(header["i"])):
+        node = self._state.config.node
+        if record is not None and record.attempt == number and (fetched := record.outcome_of(header["i"], node)):
             # Another client has fetched the outcome while this client was disconnected. A call never runs twice.
             error: frames.ErrorKeys = {"type": RESULTS_FETCHED, "message": FETCHED}
             # "file" is omitted, because the result file was deleted after the other client fetched it.
