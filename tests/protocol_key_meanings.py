@@ -161,6 +161,7 @@ MEANINGS = {
     "rank": "number of the rank",
     "ranks": "ranks to read; all by default",
     "ranks_per_node": "number of ranks of the node",
+    "refused": "the other node's machine refuses connections to its agent",
     "restore.at": "Unix time of the file's last change",
     "result.at": "offset of the first byte to send",
     "run": "id of the run",

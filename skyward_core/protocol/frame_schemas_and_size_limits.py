@@ -739,6 +739,7 @@ PEER_STEPS: Mapping[str, set[str]] = {
     "prepare": {"run"},
     "begin": {"run", "epoch", "info", "attempt"},
     "notice": {"node", "left"},
+    "probe": {"run", "node"},
 }
 # Body of a "report" frame, with which an agent answers.
 PEER_REPORT_KEYS = object_of(
@@ -753,6 +754,7 @@ PEER_REPORT_KEYS = object_of(
         "ports?": list_of(is_port),
         "accelerators?": is_count,
         "begun?": is_bool,
+        "refused?": is_bool,
     }
 )
 
@@ -770,7 +772,8 @@ PEER_FRAMES: FrameSchemas = {
         '- "report": Report how the ranks ended.\n'
         '- "prepare": Reserve ports.\n'
         '- "begin": Begin the next attempt.\n'
-        '- "notice": Let the ranks save, because a machine will be preempted.',
+        '- "notice": Let the ranks save, because a machine will be preempted.\n'
+        '- "probe": Check whether the machine of another node refuses connections to its agent.',
         {"epoch": is_count, "signature": is_signature},
         body=MAX_PEER_BODY_BYTES,
     ),

@@ -248,6 +248,7 @@ class PeerReportKeys(TypedDict):
     ports: NotRequired[list[int]]
     accelerators: NotRequired[int]
     begun: NotRequired[bool]
+    refused: NotRequired[bool]
 
 class ClientTail(TypedDict):
     t: Literal["tail"]

@@ -326,6 +326,25 @@ def test_firewall_that_resets_connections_starts_no_second_gang(make_lab: MakeLa
     assert running.result() == [[(2, 3, rank)] for rank in range(3)]
 
 
+@pytest.mark.proof("70 s")
+def test_run_shrinks_without_a_client_when_a_machine_reboots_at_once(make_lab: MakeLab) -> None:
+    """The machine is away too briefly for the heartbeats. Then it refuses connections, as a firewall does."""
+    lab = make_lab(3)
+    with elastic_run(lab) as (compute, running):
+        lab.client.unplug()
+        lab.hosts[2].power_off()
+        lab.hosts[2].power_on()
+        os.kill(workers(lab.hosts[1])[0], signal.SIGKILL)  # as its collective fails
+        until_attempt(lab, 2, nodes=2)
+        lab.client.plug()
+        view = compute.pool.view
+        wait_until(lambda: any(run.ended_attempts for run in view.runs.values()))
+        (end,) = next(iter(view.runs.values())).ended_attempts
+        assert "on 2 of 3 nodes, because node 2 is lost: its agent has ended" in end.reason
+        until_attempt(lab, 3)
+    assert running.result() == [[(3, 3, rank)] for rank in range(3)]
+
+
 def test_run_goes_on_with_the_nodes_that_are_left(make_lab: MakeLab) -> None:
     """The client is there, but no spare host. The next call has two ranks from its start."""
     lab = make_lab(3)

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from skyward_core.node.agent import fail_fast_without_client, peer_heartbeats
+from skyward_core.node.agent import fail_fast_without_client, peer_heartbeats, restart_without_client
 from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import Lease
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.fail_fast_without_client import FailFast
@@ -628,6 +628,35 @@ async def test_refused_connection_proves_no_loss_of_an_agent_that_may_run(
         assert await head._explain_silence(record, 1) == reason
         monkeypatch.undo()
         monkeypatch.setattr(gang[0].fail_fast, "has_no_agent", refuse)
+
+
+@pytest.mark.parametrize(
+    "runs", ["nothing", "the agent", "an agent that only the head hears", "nothing, and one witness"]
+)
+async def test_agent_that_two_nodes_cannot_reach_for_long_is_lost(
+    gang: list[Member], monkeypatch: pytest.MonkeyPatch, runs: str
+) -> None:
+    """A machine that has rebooted refuses the connections of more than one node, and sends nothing."""
+
+    async def refuse(node: int) -> bool:
+        return True
+
+    head, record = fail_unattended(gang[0]), gang[0].node.state.registry.records["r1"]
+    fail_unattended(gang[1])
+    watch_each_other(gang)
+    record.nodes = [0, 1, 2]
+    since = asyncio.get_running_loop().time() - restart_without_client.PEER_PATIENCE
+    head._unreachable["r1", record.attempt, 2] = since
+    if runs == "the agent":
+        monkeypatch.setattr(gang[0].fail_fast, "has_no_agent", refuse)
+    else:
+        gang[2].fail_fast.close()
+    if runs == "an agent that only the head hears":
+        monkeypatch.setattr(gang[0].heartbeats, "witnesses", lambda: [Witness("node 2", "node 2", {}, 2, 20.0)])
+    if runs == "nothing, and one witness":
+        gang[1].fail_fast.close()
+    reason = restart_without_client.NO_AGENT if runs == "nothing" else restart_without_client.ONE_WITNESS
+    assert await head._explain_silence(record, 2) == reason
 
 
 async def test_run_that_is_cancelled_during_its_restart_starts_no_attempt(gang: list[Member]) -> None:

@@ -173,7 +173,17 @@ class UnattendedRestarts:
             return NO_AGENT
         now = asyncio.get_running_loop().time()
         since = self._unreachable.setdefault((record.run, record.attempt, node), now)
-        return "" if now - since < PEER_PATIENCE else ONE_WITNESS
+        if now - since < PEER_PATIENCE:
+            return ""
+        # A machine that has rebooted refuses all connections, and its agent has sent nothing since then.
+        is_heard = heartbeats is not None and any(
+            each.node == node and each.age < now - since for each in heartbeats.witnesses()
+        )
+        if is_heard or not await self._fail_fast.has_no_agent(node):
+            return ONE_WITNESS
+        others = [each for each in self._nodes_of(record)[1:] if each != node]
+        answers = await self._ask(others, {"step": "probe", "run": record.run, "node": node})
+        return NO_AGENT if any(each and each.get("refused") for each in answers.values()) else ONE_WITNESS
 
     def _next_attempt(
         self, record: RunRecord, latest: AttemptKeys, reports: Sequence[PeerReportKeys], away: Mapping[int, str]
@@ -307,6 +317,8 @@ class UnattendedRestarts:
             return await self._report(run)
         if request["step"] == "prepare":
             return self._prepare()
+        if request["step"] == "probe":
+            return {"refused": await self._fail_fast.has_no_agent(request["node"])}
         return {"begun": self._begin(run, request["epoch"], request["info"], request["attempt"])}
 
     def _prepare(self) -> PeerReportKeys:
