@@ -92,14 +92,10 @@ def attempt_keys(
     """
     last = ends[-1] if ends else None
     keys: AttemptKeys = {
-        "number": number,
-        "restarts": limits.restarts,
-        "error_restarts": limits.error_restarts,
-        "cause": last.cause if last else "",
-        "message": last.message[:MAX_SHORT_TEXT] if last else "",
-        "lost": list(last.lost_ranks) if last else [],
-        "ends": [end.to_keys() for end in ends],
-    }
+        "number": number, "restarts": limits.restarts, "error_restarts": limits.error_restarts,
+        "cause": last.cause if last else "", "message": last.message[:MAX_SHORT_TEXT] if last else "",
+        "lost": list(last.lost_ranks) if last else [], "ends": [end.to_keys() for end in ends],
+    }  # fmt: skip
     if least_nodes is not None:
         keys["least_nodes"] = least_nodes
     return keys

@@ -40,10 +40,9 @@ class PeerTransfers:
         """Answer a client's request to start its server ("peers"), or to fetch a blob from another node ("pull")."""
         fields: Header
         try:
-            if header["t"] == "peers":
-                fields = await self._listen(connection, header)
-            else:
-                fields = await self._pull(connection, header)
+            fields = await (
+                self._listen(connection, header) if header["t"] == "peers" else self._pull(connection, header)
+            )
         except OSError as error:
             fields = {"error": str(error)}
         connection.send({"t": "known", "id": header["id"]} | fields)
@@ -55,12 +54,8 @@ class PeerTransfers:
             helper.close()
             return {}
         self._processes[connection] = helper
-        paths = {
-            "blobs": str(self._config.blobs),
-            "spool": str(self._config.spool),
-            "address": self._config.address,
-            "work": self._config.cwd,
-        }
+        blobs, spool, work = str(self._config.blobs), str(self._config.spool), self._config.cwd
+        paths = {"blobs": blobs, "spool": spool, "address": self._config.address, "work": work}
         return await helper.request(credentials | paths)
 
     async def _pull(self, connection: Connection, header: ClientPull) -> Header:
@@ -126,6 +121,8 @@ def _spawn_peer_process() -> socket.socket:
     ours, theirs = socket.socketpair()
     with theirs:
         command = [sys.executable, "-I", "-S", "-c", _CODE, str(theirs.fileno())]
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
+        # The process changes the niceness of its session.
+        nothing, files = subprocess.DEVNULL, [theirs.fileno()]
+        process = subprocess.Popen(command, stdin=nothing, pass_fds=files, start_new_session=True)
     process.returncode = 0  # The agent reaps all child processes itself, so asyncio must not wait for this one.
     return ours

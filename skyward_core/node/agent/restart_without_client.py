@@ -47,14 +47,9 @@ class UnattendedRestarts:
     """Restarts of one agent's runs without a client. Only the head's agent decides."""
 
     def __init__(
-        self,
-        state: NodeState,
-        slots: SlotDispatcher,
-        clients: ClientRegistry,
-        lifecycle: CallLifecycle,
-        fail_fast: FailFast,
-        gang_requests: GangRequests,
-    ) -> None:
+        self, state: NodeState, slots: SlotDispatcher, clients: ClientRegistry, lifecycle: CallLifecycle,
+        fail_fast: FailFast, gang_requests: GangRequests,
+    ) -> None:  # fmt: skip
         self._state, self._slots, self._clients, self._lifecycle = state, slots, clients, lifecycle
         self._fail_fast, self._gang_requests = fail_fast, gang_requests
         self._working: set[str] = set()
@@ -164,24 +159,17 @@ class UnattendedRestarts:
             return reason
         # The node's agent may run although it is unreachable, because a firewall can refuse connections in either
         # direction.
-        heartbeats = self._fail_fast.heartbeats
-        may_be_refused = heartbeats is not None and (
-            not heartbeats.has_left(node)
-            or any(each.node == node and each.age < HEARD_SECONDS for each in heartbeats.witnesses())
-        )
-        if not may_be_refused and await self._fail_fast.has_no_agent(node):
+        heartbeats, has_no_agent = self._fail_fast.heartbeats, await self._fail_fast.has_no_agent(node)
+        seen = () if heartbeats is None else heartbeats.witnesses()
+        age = min((each.age for each in seen if each.node == node), default=PEER_PATIENCE)
+        if has_no_agent and (heartbeats is None or (heartbeats.has_left(node) and age >= HEARD_SECONDS)):
             return NO_AGENT
         now = asyncio.get_running_loop().time()
         since = self._unreachable.setdefault((record.run, record.attempt, node), now)
         if now - since < PEER_PATIENCE:
             return ""
-        # A machine that has rebooted refuses all connections, and its agent has sent nothing since then.
-        is_heard = heartbeats is not None and any(
-            each.node == node and each.age < now - since for each in heartbeats.witnesses()
-        )
-        if is_heard or not await self._fail_fast.has_no_agent(node):
-            return ONE_WITNESS
-        others = [each for each in self._nodes_of(record)[1:] if each != node]
+        # A machine that has rebooted refuses the connections of all nodes, and its agent has sent nothing since then.
+        others = [each for each in self._nodes_of(record)[1:] if each != node and has_no_agent and age >= PEER_PATIENCE]
         answers = await self._ask(others, {"step": "probe", "run": record.run, "node": node})
         return NO_AGENT if any(each and each.get("refused") for each in answers.values()) else ONE_WITNESS
 
@@ -331,13 +319,11 @@ class UnattendedRestarts:
         active = sum(call.end is None for call in calls)
         attempt = max((call.header["attempt"] for call in calls), key=lambda keys: keys["number"], default=None)
         return {
-            "attempt": attempt,
-            "active": active,
-            "client": any(call.has_client for call in calls),
+            "attempt": attempt, "active": active, "client": any(call.has_client for call in calls),
             "ends": [_short_outcome(call.end) for call in calls if call.end is not None],
             "step": None if active or attempt is None else await self._find_step(run, attempt["number"]),
             "preempted": self._state.is_preempted,
-        }
+        }  # fmt: skip
 
     async def _find_step(self, run: str, attempt: int) -> float | None:
         """Return the largest training step of an ended attempt. A thread reads the metrics files once per attempt."""
