@@ -221,6 +221,11 @@ class Member:
         assert self.fail_fast.heartbeats is not None
         return self.fail_fast.heartbeats
 
+    def set_attempt(self, attempt: Any) -> None:
+        """Make the call one of a run that agents may restart."""
+        self.call.header["attempt"] = self.node.state.registry.records["r1"].attempt_keys = attempt
+        self.call.may_restart_unattended = "ends" in attempt
+
     def fail(self) -> None:
         """End the rank."""
         outcome: Any = self.call.make_outcome({"kind": "exited", "error": {"type": "RankExit", "message": "9"}})
@@ -528,7 +533,7 @@ ATTEMPT: Any = {"number": 1, "restarts": 3, "cause": "", "message": "", "lost": 
 def fail_unattended(member: Member) -> UnattendedRestarts:
     """End the rank of a run that may restart."""
     node, record = member.node, member.node.state.registry.records["r1"]
-    member.call.header["attempt"] = record.attempt_keys = ATTEMPT
+    member.set_attempt(ATTEMPT)
     member.call.started_at, record.total = 1.0, 2
     member.fail()
     requests = GangRequests(node.state, node.slots, node.audience, member.fail_fast)
@@ -579,11 +584,8 @@ async def test_head_judges_lost_nodes_and_restarts_only_if_the_pool_allows_fewer
         peers = [{"node": node, "address": "127.0.0.1", "ports": []} for node in range(3)]
         each.node.state.gang.info = {"peers": peers, "total_nodes": 3, "world_size": 3}
         each.fail_fast.set_peers({"key": KEY, "nodes": [other.place for other in gang], "heartbeats": True})
-        each.call.header |= {
-            "attempt": ATTEMPT | ({} if least is None else {"least_nodes": least}),
-            "rank": each.place[0],
-        }
-        each.node.state.registry.records["r1"].attempt_keys = each.call.header["attempt"]
+        each.set_attempt(ATTEMPT | ({} if least is None else {"least_nodes": least}))
+        each.call.header["rank"] = each.place[0]
         each.call.started_at = 1.0
         each.node.slots.slots[0].rank = each.place[0]
     silence(monkeypatch, gang, 2)
