@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -102,21 +103,33 @@ def measure_copies() -> list[Metric]:
         return []
     with Lab(2) as lab:
         hosts = asdict(Hosts(tuple(h.address for h in lab.hosts), lab.user, str(lab.key), str(lab.known_hosts)))
-        rounds = [fresh("restart:copy_once", hosts) for _ in range(COPY_ROUNDS)]
-    download, neighbour, scp, lost, processor, share = (median(each[at] for each in rounds) for at in range(6))
+        # Steps on one processor compete with both hosts and the client. Steps that wait are like those of a GPU.
+        computing = [fresh("restart:copy_once", hosts, False) for _ in range(COPY_ROUNDS)]
+        waiting = [fresh("restart:copy_once", hosts, True) for _ in range(COPY_ROUNDS)] if find_spec("torch") else []
+    download, neighbour, scp, lost, processor, share = (median(each[at] for each in computing) for at in range(6))
     return [
         Metric("copy_to_client_mb_per_s", SIZE / 1e6 / download, SIZE / 1e6 / scp, Bar(ratio_at_least=0.8)),
         Metric("copy_to_neighbour_mb_per_s", SIZE / 1e6 / neighbour, SIZE / 1e6 / scp, Bar(ratio_at_least=0.8)),
         Metric("two_copies_of_a_gb_processor_s", processor, None, Bar(at_most=4.0)),
-        # On a machine of two processors, which also runs both hosts and the client.
         Metric("two_copies_of_a_gb_training_lost_s", lost),
         Metric("two_copies_of_a_gb_training_slower_percent", 100 * share, None, Bar(at_most=3.0)),
+        Metric(
+            "two_copies_of_a_gb_waiting_training_slower_percent",
+            100 * median(each[5] for each in waiting) if waiting else None,
+            None,
+            Bar(at_most=3.0),
+        ),
     ]
 
 
-def copy_once(hosts: dict[str, Any]) -> tuple[float, float, float, float, float, float]:
+def copy_once(hosts: dict[str, Any], waits: bool) -> tuple[float, float, float, float, float, float]:
     """Return the seconds of a download, of a copy to the neighbour and of scp, those that training has lost, the
     processor time of both copies on the node that saved, and the share of its time by which training was slower.
+
+    Args:
+        hosts: Fields of ``Hosts``.
+        waits: Whether a step waits for 40 ms, as for a GPU, and ends with a collective of both hosts. Otherwise it
+            uses one processor of one host.
     """
     import skyward_core as sky
     from skyward_core.pool import output_files
@@ -124,8 +137,8 @@ def copy_once(hosts: dict[str, Any]) -> tuple[float, float, float, float, float,
 
     @sky.function
     def train(size: int, seconds: float) -> tuple[str, list[tuple[float, float]], float]:
-        """Save a checkpoint, and take steps on one processor for the given time. Return its path, the steps, and the
-        processor time of its copies.
+        """Save a checkpoint, and take steps for the given time. Return its path, the steps, and the processor time of
+        its copies.
         """
         path, steps = Path(sky.checkpoint_dir(), "step-1.bin").absolute(), list[tuple[float, float]]()
         if sky.instance_info().is_head:
@@ -133,10 +146,25 @@ def copy_once(hosts: dict[str, Any]) -> tuple[float, float, float, float, float,
                 for _ in range(0, size, 1 << 20):
                     file.write(os.urandom(1 << 20))
                 file.truncate(size)
-            end = time.time() + seconds
-            while (begun := time.time()) < end:
+        if waits:
+            from torch import distributed, ones
+
+            distributed.barrier()
+            gradients = ones(1024)
+        end = time.time() + seconds
+        while (begun := time.time()) < end or waits:
+            if waits:
+                time.sleep(0.04)
+                sum(range(20_000))
+                gradients[0] = begun < end
+                distributed.all_reduce(gradients.clamp_(0, 1))
+                if gradients[0] < distributed.get_world_size():
+                    break
+            elif sky.instance_info().is_head:
                 sum(range(200_000))
-                steps.append((begun, time.time() - begun))
+            else:
+                break
+            steps.append((begun, time.time() - begun))
         return str(path), steps, sum(processor_seconds())
 
     def processor_seconds() -> Iterator[float]:
@@ -168,8 +196,9 @@ def copy_once(hosts: dict[str, Any]) -> tuple[float, float, float, float, float,
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         options = sky.Options(console=False, on_loss="restart")
-        provider = sky.SSH(list(hosts["addresses"]), **chosen)
-        with sky.Compute(provider=provider, nodes=2, image=sky.Image(workdir=PROJECT), options=options) as compute:
+        provider = sky.SSH(list(hosts["addresses"]), python=sys.executable if waits else None, **chosen)
+        image, plugins = sky.Image(workdir=PROJECT), [sky.plugins.torch(backend="gloo")] if waits else []
+        with sky.Compute(provider=provider, nodes=2, image=image, plugins=plugins, options=options) as compute:
             path, steps, processor = (train(SIZE, 20.0) @ compute)[0]
             scp = _scp(hosts, path, Path(folder) / "theirs")
     if spans.keys() != {"fetch", "_copy"}:
