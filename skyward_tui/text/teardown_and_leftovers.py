@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views.pool_view import PoolView
 from skyward_tui.text.number_time_and_run_state_format import ago, count, duration, money, time_left
 from skyward_tui.text.text_width_tables_and_ascii import clip
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from skyward_core.model.leftovers import Leftover
     from skyward_core.model.output_files import Unfetched, WrittenFile
     from skyward_core.model.specs import PoolSpec
+    from skyward_core.views.pool_view import PoolView
 
 
 NAMED = 3  # maximum number of unfetched files that a confirmation lists for each pool
@@ -29,6 +29,8 @@ Line = tuple[str, str]
 
 def kept_pool_text(pool: PoolSpec | PoolView, ends: str) -> str:
     """Return the text of a plan that keeps its pool. ``ends`` is the key or the command that tears down the pool."""
+    from skyward_core.views.pool_view import PoolView  # late, so that the first paint is faster
+
     options = pool.spec.get("options", {}) if isinstance(pool, PoolView) else vars(pool.options)
     idle = options.get("idle_timeout")
     return f"pool stays up{f' until idle for {time_left(idle)}' if idle else ''} ({ends}: tear down)"
