@@ -173,6 +173,7 @@ class SkywardApp(App[None]):
         self.budgets = BudgetQuestions(self)
         self.immediate_repaint = ImmediateRepaint()
         self._started_at = time.time()
+        self._version = ""  # installed version when another screen was shown first
         # messages about invalid values in the settings and in the saved state, which are ignored
         self._problems: list[str] = []
         self._asked_theme, self._plain = theme, plain
@@ -350,6 +351,8 @@ class SkywardApp(App[None]):
         beat = None if screen is None else screen.refresh_token(clock)
         state = [(pool.key, pool.state, pool.changes) for pool in pools], id(screen), beat
         now, (before, since) = time.monotonic(), self._last_refresh
+        if before is not None and state[1] != before[1]:
+            self._warn_if_updated()
         if state != before:
             if before is None or state[0] != before[0]:
                 self._refresh_times = [now + after for after in reversed(REPEAT_SECONDS)]
@@ -365,6 +368,16 @@ class SkywardApp(App[None]):
                 self.budgets.update(pools)
         for notification in () if self.REPLAYS else self._notification_watch.check(pools, clock):
             self.notify_user(notification)
+
+    def _warn_if_updated(self) -> None:
+        """Show a message if the installed version has changed, because modules of both versions would be imported."""
+        from importlib.metadata import PackageNotFoundError, version
+
+        with suppress(PackageNotFoundError):  # during an installation, or in a checkout that is not installed
+            installed = version("skyward-tui")
+            self._version = self._version or installed
+            if installed != self._version:
+                self.flash("skyward-tui was updated: restart it", "warning")
 
     @property
     def _front_screen(self) -> BaseScreen[Any] | None:

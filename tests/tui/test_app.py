@@ -472,3 +472,16 @@ async def test_breadcrumbs_begin_with_pools_on_every_screen(app: SkywardApp, ses
             "pools › llama-ft › train › stacks", "pools › launch", "pools › leftovers",
             "pools › history", "pools › history › compare", "pools › hosts", "pools › settings",
         }  # fmt: skip
+
+
+async def test_installed_update_is_reported_when_a_screen_opens(
+    app: SkywardApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_app(app, (80, 24), until=lambda: app.session is not None) as pilot:
+        await press(pilot, "H", until=lambda: bool(app._version))
+        assert "restart" not in screen_text(app)
+        update = tmp_path / "skyward_tui-9.9.dist-info"
+        update.mkdir()
+        (update / "METADATA").write_text("Metadata-Version: 2.1\nName: skyward-tui\nVersion: 9.9\n")
+        monkeypatch.syspath_prepend(str(tmp_path))
+        await press(pilot, "escape", until="skyward-tui was updated: restart it")
