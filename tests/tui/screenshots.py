@@ -212,7 +212,7 @@ async def take_breakpoint() -> None:
     async with camera_on(SkywardApp()) as camera:
         os.environ["SKYWARD_DEBUG_WAIT"] = "60"
         await camera.launch("stop.py")
-        await camera.press("ctrl+r", until=lambda text: text.count("paused") > 2)
+        await camera.press("ctrl+r", until="r2-3 ◍ paused   at a breakpoint")
         await camera.press("right_square_bracket", "right_square_bracket")
         await camera.all_sizes("breakpoint")
 
