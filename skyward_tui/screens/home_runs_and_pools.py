@@ -455,11 +455,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         if self._words:
             status.append(Content.styled(f"with: {' '.join(self._words)}", "$text-warning"))
         self.query_one(Breadcrumbs).update_trail(["pools"], status)
-        note = ""
-        if app.session_error:
-            note = f"✗ {app.session_error}"
-        elif app.session is None:
-            note = "reading the ledger …"
+        note = f"✗ {app.session_error}" if app.session_error else "" if app.session else "reading the ledger …"
         self._read_recent_if_due(pools)
         self._show_runs(pools, now)
         has_runs = self._has_runs
@@ -639,26 +635,20 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
             session.start_sampling(chosen.key)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        chosen = self.chosen_pool
-        if action == "open":
-            return self._start_list_has_focus or self.listed.chosen is not None
-        if action == "demo":
-            return self._starts is not None
-        if action == "launch_again":
-            return self.chosen_run is not None and self.app.session is not None
-        if action == "down":
-            return bool(self._teardown_pools)
-        if action == "find":
-            return self._has_runs or bool(self.app.pools())
-        if action in ("mark", "turn"):
-            return self.listed is self.pool_list and bool(self.app.pools())
-        if action == "ended":
-            return self._has_runs and any(pool.is_over for pool in self.app.pools())
-        if action in ("launch_here", "dashboard"):
-            return chosen is not None and chosen.is_live
-        if action in ("new", "leftovers", "history", "hosts", "failures"):
-            return self.app.session is not None
-        return True
+        chosen, pools, has_session = self.chosen_pool, self.app.pools(), self.app.session is not None
+        is_live = chosen is not None and chosen.is_live
+        is_marking = self.listed is self.pool_list and bool(pools)
+        return {
+            "open": self._start_list_has_focus or self.listed.chosen is not None,
+            "demo": self._starts is not None,
+            "launch_again": self.chosen_run is not None and has_session,
+            "down": bool(self._teardown_pools),
+            "find": self._has_runs or bool(pools),
+            "ended": self._has_runs and any(pool.is_over for pool in pools),
+            **dict.fromkeys(("mark", "turn"), is_marking),
+            **dict.fromkeys(("launch_here", "dashboard"), is_live),
+            **dict.fromkeys(("new", "leftovers", "history", "hosts", "failures"), has_session),
+        }.get(action, True)
 
     def action_open(self) -> None:
         if self._start_list_has_focus:  # after a click on the hint, because the list itself handles the key
