@@ -41,14 +41,11 @@ class RankSetup:
         self, context: PoolContext, plugins: bytes | None, secrets: Sequence[str], *, apps: bool, joins: bool
     ) -> None:
         self._context = context
+        self._links = context.links
         self._plugins = plugins
         self._secrets = list(secrets)
         self._apps, self._joins = apps, joins
         self._busy = asyncio.Lock()
-
-    @property
-    def _links(self) -> Sequence[Link]:
-        return self._context.links
 
     def _placement(self) -> dict[str, Any]:
         """Return the keys of a rank's placement (addresses, node count, world size) that are the same for all ranks."""
@@ -290,10 +287,6 @@ class GangSetup(RankSetup):
         return self._links[0]
 
     @property
-    def epoch(self) -> int:
-        return self.head.epoch
-
-    @property
     def is_complete(self) -> bool:
         """Whether all ranks belong to one gang that accepts further runs."""
         epoch = self.head.epoch
@@ -328,7 +321,7 @@ class GangSetup(RankSetup):
         """Start a gang run if its start need not wait for anything. Return whether it started."""
         if not self._has_lock or self._is_lock_wanted or self._busy.locked() or not self.is_complete:
             return False
-        send(self.epoch)
+        send(self.head.epoch)
         return True
 
     async def start(self, send: Callable[[int], None]) -> bool:
@@ -349,7 +342,7 @@ class GangSetup(RankSetup):
                 if not self.is_complete and any(not link.up and not link.gone for link in self._links):
                     # Its agent would return the call, after other ranks have begun.
                     raise ConnectionError("a node that does not belong to the gang is reconnecting")
-                send(self.epoch)
+                send(self.head.epoch)
         return started
 
     async def start_on(self, choice: NodesWanted, send: Callable[[int, tuple[int, ...]], None], job: str = "") -> bool:
