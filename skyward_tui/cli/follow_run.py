@@ -185,12 +185,12 @@ class Follower:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def wait(self, future: Future[T], *, heed: bool = True) -> T:
+    def wait(self, future: Future[T], *, interruptible: bool = True) -> T:
         """Print arriving items until the future is done, and return its result or raise its exception.
 
         Args:
             future: The future.
-            heed: Whether a signal ends the wait. Otherwise, a note asks the user to wait.
+            interruptible: Whether a signal ends the wait. Otherwise, a note asks the user to wait.
 
         Raises:
             Interrupted: If a signal arrives. The work behind the future continues.
@@ -198,12 +198,12 @@ class Follower:
         future.add_done_callback(self._inbox.put)
         while (item := self._next_item(0.0)) is not future:
             if isinstance(item, signal.Signals):
-                if heed:
+                if interruptible:
                     raise Interrupted(item)
                 self._console.note(MUST_FINISH)
             else:
                 self._show(item)
-                if self._console.has_no_reader and heed and not self._has_lost_terminal:
+                if self._console.has_no_reader and interruptible and not self._has_lost_terminal:
                     self._has_lost_terminal = True
                     raise Interrupted(signal.SIGPIPE)
         error = None if future.cancelled() else future.exception()
@@ -212,20 +212,20 @@ class Follower:
         self._flush_held()
         return future.result()
 
-    def wait_until(self, come: Callable[[], bool], most: float = math.inf) -> bool:
+    def wait_until(self, condition: Callable[[], bool], timeout: float = math.inf) -> bool:
         """Print arriving items until a condition is true, and return whether it is.
 
         Args:
-            come: The condition, checked after each item.
-            most: Maximum wait in seconds.
+            condition: The condition, checked after each item.
+            timeout: Maximum wait in seconds.
 
         Raises:
             Interrupted: If a signal arrives.
         """
-        until = time.monotonic() + most
-        while not come():
+        until = time.monotonic() + timeout
+        while not condition():
             if (item := self._next_item(until)) is None:
-                return come()
+                return condition()
             if isinstance(item, signal.Signals):
                 raise Interrupted(item)
             self._show(item)

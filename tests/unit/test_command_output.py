@@ -534,7 +534,7 @@ def test_countdown_of_saving_ranks_ends_with_their_time(
     follower = Follower(Console())
     for rank, left in ((0, 60.0), (1, -1.0)):  # the machine of rank 1 has ended, so that its agent reports no end
         follower.on_event(RankPhase(pool="p", rank=rank, phase="saving", until=time.time() + left))
-    follower.wait_until(lambda: False, most=0.05)
+    follower.wait_until(lambda: False, timeout=0.05)
     assert re.fullmatch(r"(rank 0 still saves: killed in [01]:\d\d\n)+", capfd.readouterr().err)
 
 

@@ -99,11 +99,11 @@ def down(console: Console, pools: Sequence[str], everything: bool, yes: bool, di
                 return errors.FAILED
         with follower.catch_signals():
             for row in ended:
-                for line in follower.wait(session.fetch(row.token, give_up=discard), heed=False):
+                for line in follower.wait(session.fetch(row.token, give_up=discard), interruptible=False):
                     console.note(line)
             for row, future in [(row, session.tear_down(row.key, give_up=discard, now=now)) for row in live]:
                 try:
-                    receipt = follower.wait(future, heed=False)
+                    receipt = follower.wait(future, interruptible=False)
                 except Exception as error:  # noqa: BLE001  the other pools must still be torn down
                     console.note(f"error: pool {row.name} could not be torn down: {format_error(error)}")
                     status = errors.UNVERIFIED
@@ -238,7 +238,7 @@ def _delete_leftovers(session: Session, found: LeftoverScan, console: Console) -
     """Remove the leftovers and verify their removal. Return the resources that remain."""
     follower = Follower(console)
     with follower.catch_signals():
-        remains: list[str] = follower.wait(session.remove_leftovers(found, console.note), heed=False)
+        remains: list[str] = follower.wait(session.remove_leftovers(found, console.note), interruptible=False)
     for each in remains:
         console.note(f"still there: {each}")
     if not remains:

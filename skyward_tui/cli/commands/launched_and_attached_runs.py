@@ -741,7 +741,7 @@ class PoolCommand:
             outlives_us = self.is_gang_sweep
             if not outlives_us:
                 asked = self.session.survives_exit(self.key, self.run.id if self.run is not None else "")
-                outlives_us = self.follower.wait(asked, heed=False)
+                outlives_us = self.follower.wait(asked, interruptible=False)
             # ``ask`` raises Interrupted if the terminal is gone; the default choice then applies
             with suppress(Interrupted):
                 choice = self.follower.ask(what, outlives_us=outlives_us, leaving=leaving)
@@ -784,7 +784,7 @@ class PoolCommand:
     def _wait_uninterrupted(self, future: Future[T]) -> T:
         """Wait until a future is done, even if printing the events that arrive during the wait fails."""
         try:
-            return self.follower.wait(future, heed=False)
+            return self.follower.wait(future, interruptible=False)
         except Exception as error:
             if future.done() and future.exception() is error:
                 raise
@@ -796,7 +796,7 @@ class PoolCommand:
         self.follower.finish()
         if self.launch_saved is not None:
             try:
-                self.follower.wait(self.launch_saved, heed=False)
+                self.follower.wait(self.launch_saved, interruptible=False)
             except (OSError, SkywardError) as error:
                 self.console.note(f"the launch was not saved completely, so rerun may not find it: {error}")
         if receipt is not None:
@@ -839,7 +839,7 @@ class PoolCommand:
         """Detach from the pool, and report the state of the run."""
         was_over = run.state != "running"
         results, end = f"results: skyward-tui results {run.id}", self._teardown_text()
-        self.follower.wait(self.session.detach_pool(self.key), heed=False)
+        self.follower.wait(self.session.detach_pool(self.key), interruptible=False)
         if run.state == "running":
             state = f"keeps running; watch: skyward-tui attach {self.pool}\n{results}; {end}"
         elif was_over:
