@@ -381,7 +381,7 @@ class SkywardApp(App[None]):
 
     @property
     def _front_screen(self) -> BaseScreen[Any] | None:
-        """The topmost full screen, which dialogs may cover."""
+        """The topmost screen of the app that is not a dialog; dialogs may cover it."""
         return next((screen for screen in reversed(self.screen_stack) if isinstance(screen, BaseScreen)), None)
 
     async def _poll_pools(self) -> None:
@@ -481,7 +481,7 @@ class SkywardApp(App[None]):
         return self._wall_clock() if self.replay is None else self.replay.displayed_time()
 
     def wall_time(self) -> float:
-        """Return the real time, used for messages that disappear."""
+        """Return the Unix time even in a replay, for messages that disappear after some seconds."""
         return self._wall_clock()
 
     def start_replay(self, record: Path) -> SessionInterface:
@@ -512,7 +512,7 @@ class SkywardApp(App[None]):
         return next((pool for pool in self.pools() if pool.key == key), None)
 
     def apply_settings(self, own: UserSettings) -> None:
-        """Apply changed user settings."""
+        """Apply the user's settings again, after a change."""
         before, self.user_settings = self.user_settings, own
         self._move_and_paint()
         if own.ascii != before.ascii:
@@ -760,7 +760,7 @@ class SkywardApp(App[None]):
         return await self.push_screen_wait(AskScreen(question, offered))
 
     def show_differences(self, title: str, lines: Sequence[str]) -> None:
-        """Show a table of differences in a dialog."""
+        """Show the lines of a table of differences between two results in a dialog."""
 
         self.push_screen(DifferencesScreen(title, lines))
 
@@ -811,11 +811,11 @@ class SkywardApp(App[None]):
 
     @property
     def has_motion(self) -> bool:
-        """Whether changes may be highlighted briefly."""
+        """Whether to highlight changes briefly; false without colours, or if the settings disable it."""
         return self.user_settings.motion and not self.no_color
 
     def on_command_palette_option_highlighted(self, event: CommandPalette.OptionHighlighted) -> None:
-        """Preview the highlighted theme."""
+        """Show the app in the theme that is highlighted in the command palette."""
         option = event.highlighted_event.option
         name = str(option.hit.text) if isinstance(option, Command) else ""
         if name in self.available_themes and not self.no_color:
@@ -1136,7 +1136,7 @@ class ImmediateRepaint:
         self._paints_left = 0
 
     def on_input(self, event: events.Event) -> None:
-        """Allow immediate repaints after a key."""
+        """Allow the next repaints to happen at once, because the user has pressed a key."""
         now = monotonic()
         if isinstance(event, events.Key) and now - self._last_key_at >= MIN_KEY_INTERVAL:
             self._last_key_at, self._paints_left = now, PAINTS_PER_KEY

@@ -60,7 +60,7 @@ class Console:
             self.print_line(clip(line, self.width) if clipped else line, *([] if code is None else [code]))
 
     def note(self, text: str) -> None:
-        """Print a note to stderr."""
+        """Print a note for the user to stderr."""
         self._print(sanitize_paragraph(text), sys.stderr)
 
     def confirm(self, question: str) -> bool:
@@ -124,7 +124,7 @@ class Console:
 
     @property
     def width(self) -> int:
-        """Width in cells; unlimited without a terminal."""
+        """Width of the terminal in cells; without a terminal, a number that limits nothing."""
         return shutil.get_terminal_size().columns if self._main.isatty() else sys.maxsize
 
     @property
@@ -231,7 +231,7 @@ class LogPrinter:
         return True
 
     def flush(self) -> None:
-        """Flush the sink, and draw unfinished lines."""
+        """Flush the output, and draw unfinished lines such as progress bars."""
         self._draw()
         self._sink.flush()
 
@@ -243,7 +243,7 @@ class LogPrinter:
             self._sink.write(drawn.encode(*self._encoding))
 
     def erase(self) -> None:
-        """Erase the drawn unfinished lines."""
+        """Erase the unfinished lines that are drawn below the output."""
         if self._live is not None and (away := self._live.render_erase()):
             self._sink.write(away.encode(*self._encoding))
             self._sink.flush()
@@ -312,11 +312,11 @@ class BarRows:
 
     @property
     def are_redrawn(self) -> bool:
-        """Whether the rows may still change."""
+        """Whether the bars may still change these rows."""
         return self._left > 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Add bytes. Return the rows that are complete."""
+        """Add bytes of the stream. Return the rows that the bars can no longer change."""
         data = self._incomplete + data
         cut = _INCOMPLETE.search(data)
         self._incomplete = cut[0] if cut else b""
@@ -334,7 +334,7 @@ class BarRows:
         return complete
 
     def unfinished(self) -> list[bytes]:
-        """Return the rows that are not complete."""
+        """Return the rows that the bars may still change."""
         return [*self._rows[:-1], self._rows[-1] + self._incomplete]
 
     def _move_down(self) -> list[bytes]:

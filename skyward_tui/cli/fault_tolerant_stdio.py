@@ -53,7 +53,7 @@ class StandardStream(io.TextIOWrapper):
 
     @property
     def has_lost_reader(self) -> bool:
-        """Whether the pipe's reader or the terminal is gone."""
+        """Whether the terminal is gone, or the program that read this pipe has ended."""
         failure = self._sink.failure
         gone = failure is not None and failure.errno == errno.EIO and self._sink.is_terminal
         return gone or isinstance(failure, ConnectionError)

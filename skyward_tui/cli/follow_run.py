@@ -165,11 +165,11 @@ class Follower:
         self._held_state: PoolState | None = None
 
     def on_event(self, event: Event) -> None:
-        """Add an event of a pool; called on the session's thread."""
+        """Add an event of a pool to the inbox; called on the session's thread."""
         self._inbox.put(event)
 
     def on_log(self, rank: int, stream: str, at: int, data: bytes, run: str) -> None:
-        """Add output of a rank; called on the session's thread."""
+        """Add output of a rank to the inbox; called on the session's thread."""
         self._inbox.put((rank, run, stream, data))
 
     @contextmanager
@@ -249,7 +249,7 @@ class Follower:
                 return item
 
     def finish(self) -> None:
-        """Print the remaining items, and unfinished last lines."""
+        """Print the remaining items of the inbox, and last lines without a newline."""
         while not self._inbox.empty():
             self._show(self._inbox.get())
         self._flush_held()
@@ -410,7 +410,7 @@ class Follower:
             self._print(rank, stream, data)
 
     def _note_truncated(self, ranks: Collection[int]) -> None:
-        """Report that some output of these ranks is not shown."""
+        """Report that some output of these ranks was dropped, and so is not shown."""
         if self.live is not None:  # with a live summary, the output of ranks is not shown anyway
             return
         self._flush_held()
@@ -455,7 +455,7 @@ class Follower:
 
 
 def _read_answer(question: str) -> str:
-    """Read the user's answer from the terminal.
+    """Read the user's answer to a question from the terminal.
 
     Raises:
         OSError: If the terminal is gone.
@@ -528,7 +528,7 @@ class LiveStatus:
             self._last_line = f"{rank_prefix(rank)}{sanitize_line(plain(lines[-1]))}"
 
     def draw(self) -> None:
-        """Draw the summary if it has changed, at most every ``PERIOD``."""
+        """Draw the summary if it has changed, at most once per ``PERIOD`` seconds."""
         now = time.monotonic()
         if not self._open or (self._shown and now - self._drawn_at < PERIOD):
             return

@@ -50,7 +50,7 @@ def played(record: Path, theme: str | None = None, plain: bool = False) -> int:
 
 
 def in_theme(app: SkywardApp, theme: str | None) -> SkywardApp:
-    """Return the app if its theme exists.
+    """Return the given app, after checking that its requested theme exists.
 
     Raises:
         UsageError: If the app has no theme of that name.

@@ -93,7 +93,7 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
         return ()
 
     def hint(self) -> str:
-        """Return the text in the lower border."""
+        """Return the hint that the lower border of the dialog shows."""
         return ""
 
     def _choice_hint(self) -> str:
@@ -140,7 +140,7 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
             facts.can_focus = facts.max_scroll_y > 0
 
     def action_close(self) -> None:
-        """Close without an answer."""
+        """Close the dialog without an answer."""
         self.dismiss()
 
 
@@ -197,7 +197,7 @@ class ChoiceScreen(Dialog[str]):
 
 
 class DifferencesScreen(Dialog[None]):
-    """Dialog with a scrollable table.
+    """Dialog with a scrollable table of differences.
 
     Args:
         heading: Title of the dialog.

@@ -59,7 +59,7 @@ class ConfirmedWork(Dialog[Result]):
         self.call_after_refresh(self.fit_to_screen)
 
     def show_progress(self) -> None:
-        """Show the progress of the work."""
+        """Show the text about the progress of the confirmed action."""
         raise NotImplementedError
 
     def start(self, title: str, work: Coroutine[Any, Any, None]) -> None:
@@ -76,7 +76,7 @@ class ConfirmedWork(Dialog[Result]):
         self.show_progress()
 
     def finish(self, title: str, *, gone: bool) -> None:
-        """Show that the work has ended.
+        """Show that the confirmed action has ended.
 
         Args:
             title: New title.
@@ -194,7 +194,7 @@ class TeardownScreen(ConfirmedWork[bool]):
             self._offer_fetch()
 
     def _offer_fetch(self) -> None:
-        """Show buttons for the amount to download."""
+        """Show buttons for how many unfetched files to download before the teardown."""
         found = self._over_limit
         self.query_one("#all", Button).label = f"Fetch all {total_size([f for each in found for f in each.others])}"
         limit = float(sum(each.download_limit for each in found))

@@ -125,7 +125,7 @@ class HelpScreen(Dialog[None]):
         self.query_one("#words").focus()
 
     def action_close(self) -> None:
-        """Close the filter, then the dialog."""
+        """Close the filter field. Without an open filter field, close the dialog."""
         if not self.has_class("-finding"):
             return super().action_close()
         self.remove_class("-finding")

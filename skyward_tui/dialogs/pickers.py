@@ -107,12 +107,12 @@ class Picker(Dialog[str | None]):
         return self.query_one(OptionList)
 
     def add(self, value: Any, row: Content, *, disabled: bool = False) -> None:
-        """Add an option."""
+        """Add an option for a value to the list."""
         self._listed.add_option(Option(row, id=str(len(self._values)), disabled=disabled))
         self._values.append(value)
 
     def add_note(self, text: str, style: str = "$muted") -> None:
-        """Add a line that cannot be selected."""
+        """Add a line to the list that cannot be selected."""
         self._listed.add_option(Option(Content.styled(text, style), disabled=True))
 
     def replace(self, value: Any, row: Content | None) -> None:

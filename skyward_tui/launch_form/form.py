@@ -168,7 +168,7 @@ def _free_id(name: str, taken: Collection[str]) -> str:
 
 
 class FieldError(Exception):
-    """Error in a field of the form.
+    """Error in the value of a field of the launch form.
 
     Attributes:
         field: ID of the field.
@@ -238,7 +238,7 @@ class Form:
 
 
 def path_of(script: str) -> Path:
-    """Return the path for the form's script field.
+    """Return the path of the script or example that the text of the form's script field names.
 
     Raises:
         UsageError: If the text names an example that does not exist.
@@ -340,7 +340,7 @@ def _asked_options(provider: str, pool: str = "") -> list[str]:
 
 
 def build_request(form: Form) -> LaunchRequest:
-    """Return the request of a form.
+    """Convert a form to a launch request.
 
     Raises:
         UsageError: If the form names an example that does not exist.
@@ -412,7 +412,7 @@ def setting_fields(provider: str) -> Mapping[str, Setting]:
 
 
 def plan_launch(form: Form, pools: Collection[PoolView], *, launching: bool = False) -> LaunchPlan:
-    """Plan the launch of a form.
+    """Compute the plan for the launch that a form describes.
 
     Args:
         form: The form.
@@ -679,7 +679,7 @@ def fieldless_options(request: LaunchRequest) -> list[str]:
 
 
 def form_from_request(request: LaunchRequest) -> Form:
-    """Return the form for a request.
+    """Convert a launch request to a form.
 
     Raises:
         UsageError: If the form has no field for a given option.

@@ -36,7 +36,7 @@ _UNKNOWN = "asked for when it is launched"  # text in place of a secret's value 
 
 @dataclass(frozen=True, slots=True)
 class JobPlan:
-    """Plan of a job.
+    """Plan for the launch of a job file.
 
     Attributes:
         job: The job file, with the form's variables.
@@ -79,7 +79,7 @@ def variables(script: str) -> list[ArgumentField]:
 def job_plan(
     form: Form, pools: Collection[PoolView], secrets: Mapping[str, str] | None = None, *, clone: bool = False
 ) -> JobPlan:
-    """Plan the job of a form.
+    """Compute the plan for the job file that a form names.
 
     Args:
         form: The form.

@@ -280,7 +280,7 @@ def _world_size_text(plan: LaunchPlan) -> str:
 
 
 def _outputs(spec: PoolSpec) -> tuple[str, str]:
-    """Return the row about the download of outputs."""
+    """Return the plan's row about the download of files that the ranks write."""
     named = " ".join(map(sanitize_line, spec.image.outputs))
     if isinstance(spec.provider, RunsHere):
         return "note", f"nothing to download: ranks write {named} directly to this folder"
@@ -346,7 +346,7 @@ def compute_plan(
 
 
 class Planner:
-    """Execution of planning in threads.
+    """Computation of launch plans in threads, one at a time for each script.
 
     Forms with the same script and Python are planned one after the other: the first planning may start that Python, and
     the next ones reuse the result. Fast typing therefore does not create many threads that wait for the same Python.

@@ -95,7 +95,7 @@ MAX_SHOWN = 8
 
 
 def recent_row(form: Form) -> Content:
-    """Return a recent launch as a row."""
+    """Return a recent launch as a row of the list of launches."""
     script = script_argument(form.script)
     called = script if script != form.script else Path(script).name
     label = f"  {called}:{form.function}  " if form.function else f"  {called}  "

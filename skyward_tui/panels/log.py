@@ -80,7 +80,7 @@ class CauseLines(Static):
         self.display = False
 
     def show(self, run: RunView | None, rank: int, key: str, *, short: bool) -> None:
-        """Show the failure of a rank, if it failed.
+        """Show the failure of a rank; hide this widget if the rank has not failed.
 
         Args:
             rank: The rank.
@@ -121,7 +121,7 @@ MIN_COLUMN_WIDTH = 32
 
 
 class LogColumn(Vertical):
-    """One log with a head line."""
+    """Column with the log of one rank, below a head line."""
 
     def __init__(self, rank: int, *, id: str | None = None) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class LogColumn(Vertical):
 
 
 class LogPanes(Container):
-    """Up to four logs; one of them is current.
+    """Up to four logs of ranks. Keys apply to one of them, the current log.
 
     Attributes:
         columns: The logs from left to right, then downwards.

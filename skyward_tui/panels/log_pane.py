@@ -69,7 +69,7 @@ class LogPane(Widget, can_focus=True):
     empty_text: var[str] = var("")
 
     class StatusChanged(Message):
-        """Message that the title of the panel is out of date."""
+        """Message that the status of the pane has changed, so that the panel must update its title."""
 
         ALLOW_SELECTOR_MATCH: ClassVar[set[str]] = set()
 
@@ -265,7 +265,7 @@ class LogPane(Widget, can_focus=True):
             self.set_filter(self._filter)
 
     def set_search(self, matcher: Matcher | None) -> None:
-        """Start a search, and go to the newest match."""
+        """Start a search, and scroll to the newest match."""
         self.window.set_search(matcher)
         self._report_aborted()
         self.current_hit = None

@@ -204,12 +204,12 @@ class LogViewport:
 
     @property
     def oldest(self) -> int:
-        """Number of the oldest line in memory."""
+        """Number of the oldest line that is readable from memory."""
         return self._frozen_lines[0].number if self._frozen_lines else self.base + self.ring.first
 
     @property
     def first(self) -> int:
-        """Number of the oldest readable line."""
+        """Number of the oldest line that is readable from memory or files."""
         return 0 if self.stored is not None and self.stored.count else self.oldest
 
     @property
@@ -240,7 +240,7 @@ class LogViewport:
         self._frozen_lines = []
 
     def update(self) -> None:
-        """Search the lines that were added since the last call."""
+        """Apply filter and search to the lines that were added since the last call."""
         for name in ("filter", "search"):
             hits: MatchIndex | None = getattr(self, name)
             try:
@@ -323,7 +323,7 @@ class LogViewport:
         return [line._replace(number=line.number + self.base) for line in lines] if self.base else lines
 
     def count_newer(self, number: int) -> int:
-        """Return the number of visible lines after a line."""
+        """Return the number of lines after a given line that the filter does not hide."""
         if self.filter is not None:
             return len(self.filter.numbers) - bisect_right(self.filter.numbers, number)
         return max(0, self.end - number - 1)

@@ -130,7 +130,7 @@ DRAWN_EVERY = 5  # number of new samples between two drawings of a curve
 
 
 class _NodeRow(NamedTuple):
-    """Line of a node.
+    """Data for the row of one node in the grid.
 
     Attributes:
         remark: Problems of the node.
@@ -144,7 +144,7 @@ class _NodeRow(NamedTuple):
 
 
 class MachineGrid(PaintedLines):
-    """Grid with one line per node."""
+    """Grid of machine metrics with one row per node."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         *(f"grid--{heat}" for heat in (*HEAT_NAMES, *RAMP_NAMES)), "grid--muted", "grid--amiss", "grid--curve"

@@ -170,7 +170,7 @@ class RankRow(NamedTuple):
 
     @property
     def state(self) -> RankState:
-        """State of the first rank."""
+        """State of the first rank, which all ranks of the row share."""
         return self.group[0]
 
     @property
@@ -240,7 +240,7 @@ class RankList(VirtualList[RankState]):
         self._pulse = ChangeHighlight(self)
 
     def update(self, states: list[RankState], *, hues: bool = False, moves: bool = False) -> None:
-        """Show new states.
+        """Show new states of the ranks.
 
         Args:
             hues: Whether the names of ranks have the colours of their lines in charts.

@@ -141,7 +141,7 @@ class BaseScreen(DismissOnceScreen[Result]):
         return idle_token(now)
 
     def tick(self, now: float) -> None:
-        """Show the current state."""
+        """Update the screen to the current state of pools and runs."""
         self._show_hints()
         if self._replay_line is not None and self.app.replay is not None:
             self._replay_line.show(self.app.replay, self.app.keys)
@@ -224,7 +224,7 @@ class BaseScreen(DismissOnceScreen[Result]):
 
 
 class ListScreen(BaseScreen[None], Generic[Rows]):
-    """Screen with one list, which has the focus.
+    """Base class of screens that consist of one list, which has the focus.
 
     Attributes:
         listed: The list.

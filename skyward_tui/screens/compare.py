@@ -40,7 +40,7 @@ class ComparisonList(VirtualList[ComparedLine]):
         self.name_shown = ""
 
     def update(self, lines: Sequence[ComparedLine], names: Sequence[str]) -> None:
-        """Show rows.
+        """Show the rows of a comparison.
 
         Args:
             names: Metrics that can be charted.
@@ -52,7 +52,7 @@ class ComparisonList(VirtualList[ComparedLine]):
         self.refresh()
 
     def select_metric(self, steps: int) -> None:
-        """Chart another metric."""
+        """Select the next or previous metric for the chart."""
         if self.names:
             self.name_shown = self.names[(self.names.index(self.name_shown) + steps) % len(self.names)]
             self.refresh()
@@ -87,7 +87,7 @@ class CurveComparison(Widget):
         self._note = ""
 
     def show(self, left: Points, right: Points, note: str) -> None:
-        """Show two curves.
+        """Show a metric's curves of two runs.
 
         Args:
             note: Text shown if there is nothing to draw.

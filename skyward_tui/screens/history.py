@@ -177,7 +177,7 @@ class PastRunList(CursorList[PastRun]):
     def update(
         self, found: Sequence[PastRun], note: str, now: float, in_logs: Mapping[str, LineMatch] | None = None
     ) -> None:
-        """Show runs.
+        """Show past runs in the list.
 
         Args:
             note: Text shown if there are no runs.
@@ -315,7 +315,7 @@ class RunPreview(Widget, can_focus=False):
         match: LineMatch | None = None,
         marked: Mapping[str, RunPreviewData] = MappingProxyType({}),
     ) -> None:
-        """Show a run.
+        """Show the preview of a run.
 
         Args:
             data: Stored data of the run; None while it is being read.

@@ -60,7 +60,7 @@ class HostList(CursorList[HostRow]):
         return row.group.name, row.host, row.gpu.id if row.gpu else ""
 
     def update(self, groups: Sequence[HostGroup], seen: Mapping[str, HostGpuUsage], note: str) -> None:
-        """Show groups.
+        """Show groups of hosts with their GPUs.
 
         Args:
             seen: Probe results by host; a host is missing until its first probe has ended.
@@ -211,7 +211,7 @@ class HostsScreen(ListScreen[HostList]):
             self.tick(self.app.clock())
 
     async def _load_groups(self) -> None:
-        """Read the groups. Uses a thread, because the disk may be slow."""
+        """Read the groups of hosts in a thread, because the disk may be slow."""
         try:
             self._groups, self._failed = await run_in_daemon_thread(ssh_host_groups_and_access.groups), ""
         except (SkywardError, OSError) as error:

@@ -150,7 +150,7 @@ class ProviderChecks:
             self._screen.run_worker(run_check, "check", "check", exclusive=True)  # type: ignore[arg-type]
 
     def discard(self, provider: str) -> None:
-        """Discard the shown result, because a setting has changed."""
+        """Discard the shown result of the check, because a setting has changed."""
         self._key, self._is_delayed = None, False
         self._screen.workers.cancel_group(self._screen, "check")
         self._show(provider, None)
@@ -455,11 +455,11 @@ class LaunchScreen(BaseScreen[None]):
         return self.query_one(LaunchFields)
 
     def form(self) -> Form:
-        """The form with the values of the fields."""
+        """Return the form with the texts that the fields contain."""
         return self._fields.form(self._carried)
 
     def _fill(self, form: Form) -> None:
-        """Fill the fields from a form."""
+        """Fill the fields of the screen from a form."""
         self._carried = form
         self._fields.fill(form)
         self._filled, self._plugins_touched = form.arguments, True

@@ -59,7 +59,7 @@ WHOLE_SCRIPT_TEXT = "runs as the main program of every rank, with these argument
 
 
 class CallFields(Vertical):
-    """Fields of the function call."""
+    """Fields for the function and its arguments."""
 
     def compose(self) -> ComposeResult:
         yield field_row("Arguments", text_field("arguments", ARGUMENTS))
@@ -166,7 +166,7 @@ class OptionFields(FoldedFields):
 
 
 class ImageFields(OptionFields):
-    """Fields of the ranks' environment."""
+    """Section with the fields for packages and environment variables of the ranks."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__("Image and environment", "image", id=id)
@@ -228,7 +228,7 @@ class PluginFields(OptionFields):
         self._arguments: list[ArgumentField] = []
 
     def fill(self, texts: Mapping[str, str]) -> None:
-        """Fill the fields from values by parameter name."""
+        """Fill the fields from values of plugin parameters by name."""
         self._line = shlex.join(f"{name}={text}" for name, text in texts.items())
 
     def show(self, names: Sequence[str]) -> None:
@@ -286,7 +286,7 @@ class CheckLines(Static):
     _fine = ""
 
     def show(self, lines: Sequence[Check], rows: int) -> None:
-        """Show results.
+        """Show the results of a provider check.
 
         Args:
             rows: Maximum number of rows for problems.
@@ -334,7 +334,7 @@ _OF_FILE = set(_OF_POOL) - {"name", "provider", "budget", "wait_for_capacity"}
 
 
 class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """All fields of the form.
+    """All fields of the launch form.
 
     The keys that usually scroll a container scroll the plan instead.
 

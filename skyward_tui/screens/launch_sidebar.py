@@ -99,7 +99,7 @@ def earlier_runs(runs: Sequence[PastRun], script: str, function: str) -> list[Pa
 
 
 def earlier_run_rows(runs: Sequence[PastRun], now: float, width: int) -> list[Content]:
-    """Return one line per run."""
+    """Return one line of text for each earlier run."""
     rows = []
     for run in runs:
         mark = state_style(run.state)
@@ -141,7 +141,7 @@ class PlanPanel(Panel):
         self.watch(self._scroll, "show_vertical_scrollbar", self._show_scroll_hint, init=False)
 
     def show(self, rows: Sequence[tuple[str, str]], *, trouble: str, command: str, script: str) -> None:
-        """Show a launch.
+        """Show plan, command line and script of a launch.
 
         Args:
             rows: Rows of the plan, as (heading, text).
@@ -159,7 +159,7 @@ class PlanPanel(Panel):
             self._paint()
 
     def show_next(self) -> None:
-        """Show the next view."""
+        """Switch to the next view: plan, command line or Python script."""
         self._view = (self._view + 1) % len(VIEWS)
         self._scroll.scroll_home(animate=False)
         self._paint()

@@ -135,7 +135,7 @@ class AlertStrip(Chrome):
         self._alerts: Sequence[Alert] = ()
 
     def show(self, alerts: Sequence[Alert]) -> None:
-        """Show alerts, the most severe first."""
+        """Show alerts, which are sorted so that the most severe one comes first."""
         self._alerts = alerts
         self.set_class(bool(alerts), "-there")
         keys = with_keys("  {run.errors}: go there  {run.stacks}: stacks ", self.app.keys)
@@ -342,7 +342,7 @@ class PanelGrid(Container):
         self.move_borders(BorderOffsets(left - right * steps * STEP_COLUMNS, below + low * steps * STEP_ROWS))
 
     def move_borders(self, moved: BorderOffsets) -> None:
-        """Set the offsets of borders."""
+        """Set the distances by which the user has moved the borders, and lay out the panels again."""
         self.moved = moved
         self._arrange_again()
 

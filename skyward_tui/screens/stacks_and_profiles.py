@@ -180,7 +180,7 @@ class StacksScreen(BaseScreen[int | None]):
 
     @property
     def _group(self) -> StackGroup | None:
-        """Selected group of ranks."""
+        """Group of ranks with equal stacks that the user has selected."""
         place = self._listed.highlighted
         return self._groups[place] if place is not None and place < len(self._groups) else None
 

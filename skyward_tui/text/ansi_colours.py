@@ -42,7 +42,7 @@ _OFF = {
 
 
 def plain(text: str) -> str:
-    """Return the visible text, without escape sequences."""
+    """Return the text of a line that a terminal would show, without escape sequences."""
     return text if text.isprintable() else parse(text).plain
 
 

@@ -38,7 +38,7 @@ def _joined(what: str, hint: Hint | None) -> str:
 
 
 def advice(hint: Hint) -> str:
-    """Return the advice for a hint as text."""
+    """Return the advice for an error's hint, in terms of skyward-tui's commands."""
     name = shlex.quote(hint.subject)
     match hint.action:
         case "attach":

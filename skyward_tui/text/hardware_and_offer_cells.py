@@ -292,7 +292,7 @@ class OfferRow(NamedTuple):
     is_usual: bool
 
     def matches(self, typed: str) -> bool:
-        """Check whether the row contains each word of a typed text."""
+        """Check whether the row contains each word of the text that the user has typed."""
         return all(word in self.search_text for word in typed.casefold().split())
 
 

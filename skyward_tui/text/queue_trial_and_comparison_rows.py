@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """Running or queued run.
+    """Row of the queue: a running or a queued run.
 
     Attributes:
         run: ID of the run.
@@ -119,7 +119,7 @@ def waiting_reason(row: QueueRow, now: float) -> str:
 
 
 def queue_row_json(row: QueueRow, now: float) -> dict[str, Any]:
-    """Return a row as JSON object."""
+    """Return a row of the queue as a JSON object."""
     return {
         "run": row.run,
         "name": row.name,
@@ -152,7 +152,7 @@ def gang_text(nodes: int, has: int) -> str:
 
 
 def combination_text(sheet: TrialSheet, row: int) -> str:
-    """Format a combination of arguments."""
+    """Format the combination of arguments of one trial."""
     pairs = zip(sheet.names, sheet.rows[row], strict=True)
     return " ".join(f"{name}={sanitize_line(text)}" for name, text in pairs)
 

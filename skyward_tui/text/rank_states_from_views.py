@@ -76,12 +76,12 @@ class RankState:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the state is an outcome."""
+        """Whether the state is an outcome, because the rank's call has ended."""
         return self.state in ENDED
 
     @property
     def is_troubled(self) -> bool:
-        """Whether the rank needs attention."""
+        """Whether the rank needs the user's attention, for example because it failed or has an alert."""
         return self.state in TROUBLED or self.quiet is not None or bool(self.alert[0])
 
     @property
@@ -193,7 +193,7 @@ def tally_parts(states: Sequence[RankState]) -> Iterator[tuple[str, str]]:
 
 
 def find_paused(pool: PoolView) -> list[int]:
-    """Return the ranks that wait at breakpoints."""
+    """Return the ranks of a pool that wait at a breakpoint."""
     return sorted(rank for rank, (phase, _) in pool.rank_phases.items() if phase == "paused")
 
 

@@ -58,7 +58,7 @@ def clip_path(text: str, width: int) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return the first line that is not blank."""
+    """Return the first line of a text that is not blank."""
     return next((line.strip() for line in text.splitlines() if line.strip()), "")
 
 

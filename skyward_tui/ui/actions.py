@@ -90,7 +90,7 @@ class Action:
         return not (self.dangerous or self.changes)
 
     def shown_keys(self, keymap: Mapping[str, str] = MappingProxyType({})) -> tuple[str, ...]:
-        """Return the displayed names of the keys.
+        """Return the displayed names of the action's keys.
 
         Args:
             keymap: The user's own keys by action id.
@@ -492,7 +492,7 @@ _MODIFIERS = ("ctrl", "alt", "shift", "super", "meta", "hyper")
 
 
 def resolve_keymap(requested: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Validate the keys that the user has requested.
+    """Validate the keys in the user's settings.
 
     Args:
         requested: Comma-separated keys by action ID, in Textual's names or as typed.

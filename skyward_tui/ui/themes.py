@@ -16,7 +16,7 @@ from skyward_tui.text.text_width_tables_and_ascii import plain_ascii
 
 
 def rank_style(rank: int) -> str:
-    """Return the style of a rank's name, in its hue."""
+    """Return the style with which a rank's name is shown in the hue of the rank's lines in charts."""
     return "bold $" + _HUE_NAMES[rank % RANK_HUES]
 
 

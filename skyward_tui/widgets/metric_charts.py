@@ -104,12 +104,12 @@ class Canvas:
             owners[column] = max(owners[column], owner)
 
     def dot_row(self, y: float) -> int:
-        """Return the row of dots of a value, from the top."""
+        """Return the row of dots, counted from the top, in which a y value is drawn."""
         low, scale = _scale(self._y, 4 * self.height - 1)
         return 4 * self.height - 1 - min(max(0, int((y / 2 - low) * scale + 0.5)), 4 * self.height - 1)
 
     def dot_column(self, x: float) -> int:
-        """Return the column of dots of an x value."""
+        """Return the column of dots in which an x value is drawn."""
         low, scale = _scale(self._x, 2 * self.width - 1)
         return min(max(0, int((x / 2 - low) * scale + 0.5)), 2 * self.width - 1)
 
@@ -424,7 +424,7 @@ class Chart(NamedTuple):
 
     @property
     def lines(self) -> list[Line]:
-        """All lines."""
+        """All lines of the chart, those in the background first."""
         return [*self.behind, self.front]
 
 
@@ -492,7 +492,7 @@ def make_chart(
     bands: IncrementalBand | None = None,
     axes: Mapping[int, StepAxis] | None = None,
 ) -> Chart:
-    """Return the chart of one metric.
+    """Compute the chart of one metric from the values of all ranks.
 
     Args:
         traces: Values by rank.
@@ -560,7 +560,7 @@ def _values(
 
 
 def trace_line(trace: Trace, columns: int = 0) -> Line:
-    """Return a trace as a line.
+    """Convert the values of a metric over time to a line of points.
 
     Args:
         columns: If there are more than twice as many values, return the minimum and the maximum of each of about
@@ -652,7 +652,7 @@ def time_span(charts: Sequence[Chart]) -> tuple[float, float] | None:
 
 
 def column_time(column: int, columns: int, span: tuple[float, float]) -> float:
-    """Return the time of a column of a chart."""
+    """Return the x value, a time, of a column of a chart."""
     first, last = span
     return first + (last - first) * min(max(0, column), columns - 1) / max(1, columns - 1)
 

@@ -121,7 +121,7 @@ class MessageLine(Chrome):
         return self.display and now < self._until
 
     def hide_old(self, now: float) -> None:
-        """Hide a message whose time is over, or whose state has ended."""
+        """Hide the message if its time is over, or if it no longer applies."""
         if self.display and (now >= self._until or not self._holds()):
             self.display = False
 
@@ -130,7 +130,7 @@ class HintBar(Chrome):
     """Line with hints for the most useful keys."""
 
     def show(self, hints: Iterable[Hint], last: Iterable[Hint]) -> None:
-        """Show hints.
+        """Show hints for keys.
 
         Args:
             hints: Hints, the most useful first; as many as fit are shown.
@@ -165,7 +165,7 @@ class TooSmall(Chrome):
 
 
 class Panel(Vertical):
-    """Box with a title."""
+    """Box around a widget, with a title in its border."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "panel")
     failure = _EMPTY  # error of the panel's background worker, shown after the panel's title

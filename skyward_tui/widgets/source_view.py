@@ -74,7 +74,7 @@ class ScriptCode(Widget, can_focus=False):
         self._shown: object = None
 
     def show(self, path: Path, line: int) -> bool:
-        """Show a file, beginning at a line.
+        """Show a source file, beginning at a line.
 
         Args:
             line: Line number, from 1.

@@ -47,7 +47,7 @@ class TrialCharts:
     def update(
         self, table: TrialTable, rows: Sequence[TrialRow], by: str, metrics: MetricStore, default_run: str
     ) -> None:
-        """Build the charts from a table.
+        """Compute the charts from a table of trials.
 
         Args:
             rows: Rows in display order. The curve of the first row is drawn in front.
@@ -83,7 +83,7 @@ class TrialCharts:
         return True
 
     def rows(self, width: int, height: int) -> list[Content]:
-        """Return as many chart rows as fit."""
+        """Return the rows of the charts, as many as fit."""
         drawn = self._blocks(width)[: max(0, height)]
         drawn += [Content("")] if drawn else []
         room = height - len(drawn) - 1
@@ -183,7 +183,7 @@ class TrialLines:
         self._metrics, self._run, self._picture = MetricStore(), "", TrialCharts()
 
     def update(self, table: TrialTable, metrics: MetricStore, run: str, here: str = "") -> None:
-        """Show a table.
+        """Show a table of trials.
 
         Args:
             metrics: Metrics that the trials logged.
@@ -266,7 +266,7 @@ class TrialLines:
         return _cut([(" ", ""), *parts], width)
 
     def row(self, index: int, width: int) -> Content:
-        """Return a row in the current order."""
+        """Return a row of the table in the current order."""
         texts, trial = self._cells[index], self._rows[index]
         state = trial.state
         dim = "$muted" if state in ("collateral", "waiting") else ""

@@ -120,7 +120,7 @@ class VirtualList(PaintedLines, Generic[Row]):
 
     @property
     def total_rows(self) -> int:
-        """Number of lines, including the head."""
+        """Number of lines of the list, including the head."""
         width = self.size.width
         return len(self.head(width)) + self.row_count(width)
 
@@ -129,7 +129,7 @@ class VirtualList(PaintedLines, Generic[Row]):
         return []
 
     def required_range(self) -> range:
-        """Return the rows that must be visible."""
+        """Return the range of rows that must be visible."""
         return range(self.top, self.top + 1)
 
     def render(self) -> Content:
@@ -327,7 +327,7 @@ HIGHLIGHT_STYLE = "reverse"
 
 
 def changed_keys(before: Mapping[Hashable, str], now: Mapping[Hashable, str]) -> frozenset[Hashable]:
-    """Return the keys whose state has changed."""
+    """Return the keys of the rows whose state has changed."""
     return frozenset(key for key, state in now.items() if before.get(key, state) != state)
 
 

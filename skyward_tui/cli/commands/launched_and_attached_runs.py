@@ -129,7 +129,7 @@ class TrialReporter:
         self._early.clear()
 
     def on_outcome(self, run: str, outcome: Outcome) -> None:
-        """Report the end of a task if the task belongs to the sweep."""
+        """Report the end of a trial. Ignore tasks that do not belong to the sweep."""
         if not self._run:
             self._early.append((run, outcome))
             return
@@ -211,7 +211,7 @@ def show_trials(run: RunView, found: TrialTable, console: Console, sort: str | N
 
 
 def sorted_rows(found: TrialTable, sort: str | None) -> list[TrialRow]:
-    """Return the trials, sorted as for :func:`show_trials`.
+    """Return the trials of a sweep, sorted as :func:`show_trials` describes.
 
     Raises:
         UsageError: If the column does not exist.
@@ -546,7 +546,7 @@ class PoolCommand:
         request: LaunchRequest | ShellRecord | None = None,
         joined: bool = False,
     ) -> RunView:
-        """Start a run on the pool.
+        """Start a run of a task on the pool, and return its view.
 
         Args:
             task: The task.
@@ -597,7 +597,7 @@ class PoolCommand:
             self.session.subscribe(self.key, self.follower.on_event, self.follower.on_log)
 
     def _status_rows(self, last_line: str) -> list[Row]:
-        """Return the rows of the live summary."""
+        """Return the lines of the live summary of pool and run."""
         view = next(filter(self._is_ours, self.session.pools()), None)
         return [] if view is None else status_rows(view, self.run, last_line, time.time())
 

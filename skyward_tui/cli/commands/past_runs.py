@@ -386,7 +386,7 @@ def _missing_trials(session: Session, row: RunRow, console: Console) -> TrialShe
 
 
 def _target_pool(row: RunRow, before: PoolRow, pool: str | None, *, joined: bool) -> str | None:
-    """Return the pool on which to run again; None for a new pool.
+    """Return the pool on which to run a past run again; None for a new pool.
 
     Args:
         row: The original run.
@@ -405,7 +405,7 @@ def _target_pool(row: RunRow, before: PoolRow, pool: str | None, *, joined: bool
 
 
 def _rerun_command(found: CommandRecord, pool: str, console: Console, given: Given, dry_run: bool, **how: bool) -> int:
-    """Run a command again, on a running pool."""
+    """Run a command of ``exec`` again, on a running pool."""
     from skyward_tui.cli.commands.exec_launch_queue import execute
 
     _refuse_dry_run(dry_run)

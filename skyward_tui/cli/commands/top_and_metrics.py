@@ -175,7 +175,7 @@ def _newest_rows(found: Curves) -> Sequence[tuple[str, str, str, str]]:
 
 
 def _write(found: Curves, output: str) -> None:
-    """Write all values to a new file."""
+    """Write all metric values of a run to a new file."""
     if output.endswith(".parquet"):
         found.to_parquet(output)
         return
