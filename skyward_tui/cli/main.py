@@ -108,7 +108,7 @@ _debug = click.option(
     is_flag=True,
     expose_value=False,
     callback=_ask_for_log,
-    help="Write a debug log (see debug-dump).",
+    help="Write a debug log, which debug-dump includes.",
 )
 
 

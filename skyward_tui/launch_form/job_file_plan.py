@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.launch_records_and_script_state import ShellRecord
     from skyward_core.model.specs import PoolSpec
 
-_UNKNOWN = "asked for when it is launched"  # text in place of a secret's value that the user has not entered yet
+_UNKNOWN = "the app asks for it at the launch"  # text in place of a secret's value that the user has not entered yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +188,7 @@ def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
     else:
         rows.append(("run", NO_RUN))
     if job.secrets:
-        asked = f"; {', '.join(plan.lacks)} asked for at the launch" if plan.lacks else ""
+        asked = f"; the app asks for {', '.join(plan.lacks)} at the launch" if plan.lacks else ""
         rows.append(("secrets", sanitize_line(", ".join(job.secrets) + asked)))
     rows += [("note", sanitize_line(note)) for note in plan.notes]
     keeps_pool = plan.keep or isinstance(pool, PoolView)

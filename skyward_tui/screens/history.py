@@ -576,7 +576,7 @@ class HistoryScreen(ListScreen[PastRunList]):
         if self._failed:
             return f"✗ {self._failed}"
         if self._read_at is None:
-            return "reading the ledger …"
+            return "loading past runs …"
         if self._log_searcher.is_searching:
             return "no matching run yet; searching the logs …"
         if self._runs:
@@ -682,7 +682,7 @@ class HistoryScreen(ListScreen[PastRunList]):
 
     def action_again(self) -> None:
         self._read(search_logs=True)
-        self.flash("reading the ledger …")
+        self.flash("loading past runs …")
 
     def action_back(self) -> None:
         """Clear the filter. Without a filter, leave the screen."""

@@ -455,7 +455,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         if self._words:
             status.append(Content.styled(f"with: {' '.join(self._words)}", "$text-warning"))
         self.query_one(Breadcrumbs).update_trail(["pools"], status)
-        note = f"✗ {app.session_error}" if app.session_error else "" if app.session else "reading the ledger …"
+        note = f"✗ {app.session_error}" if app.session_error else "" if app.session else "loading runs and pools …"
         self._read_recent_if_due(pools)
         self._show_runs(pools, now)
         has_runs = self._has_runs

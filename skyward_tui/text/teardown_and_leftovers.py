@@ -29,7 +29,7 @@ Line = tuple[str, str]
 
 def kept_pool_text(pool: PoolSpec | PoolView, ends: str) -> str:
     """Return the text of a plan that keeps its pool. ``ends`` is the key or the command that tears down the pool."""
-    from skyward_core.views.pool_view import PoolView  # late, so that the first paint is faster
+    from skyward_core.views.pool_view import PoolView  # imported late, so that the app paints its first screen earlier
 
     options = pool.spec.get("options", {}) if isinstance(pool, PoolView) else vars(pool.options)
     idle = options.get("idle_timeout")

@@ -420,7 +420,7 @@ async def test_hints_show_remapped_keys(app: SkywardApp, session: FakeSession) -
         assert "[ tab rank" in hints(app) and hints(app).endswith("f9 keys")
         await press(pilot, "f9", until=lambda: isinstance(app.screen, HelpScreen))
         assert isinstance(app.screen, HelpScreen)
-        assert re.search(r"^  F +Follow the newest line", app.screen._text(200).plain, re.M)
+        assert re.search(r"^  F +Go to the newest line", app.screen._text(200).plain, re.M)
 
 
 @pytest.mark.proof("1 s of a processor")

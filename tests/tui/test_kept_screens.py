@@ -202,7 +202,7 @@ async def test_key_pressed_during_the_start_prevents_the_saved_screen(session: F
         return session
 
     app = SkywardApp(slow, clock=lambda: session.now)
-    async with running_app(app, (120, 40), until="reading the ledger") as pilot:
+    async with running_app(app, (120, 40), until="loading runs and pools") as pilot:
         await pilot.press("H")
         read.set()
         await until(pilot, lambda: isinstance(app.screen, HistoryScreen))

@@ -55,7 +55,7 @@ async def test_job_file_is_launched_from_the_form(
     session.auto = True
     async with app.run_test(size=(160, 48)) as pilot:
         screen = await form_with(app, pilot, path)
-        await until(pilot, "HF_TOKEN asked for at the launch")
+        await until(pilot, "the app asks for HF_TOKEN at the launch")
         shown = screen_text(app)
         assert "A100" in shown and "2 lines, on all nodes" in shown and "1 line, on 2 nodes" in shown
         assert "EPOCHS" in shown and "WHERE" in shown

@@ -60,7 +60,8 @@ async def test_results_are_exported_in_the_format_of_the_file_name(
         for rank, path in session.kept_values[run.id].items():
             path.write_bytes(pickle.dumps({"loss": 0.5 + rank}))
         await written(
-            "a.pickle", "wrote a.pickle: read the file with repeated pickle.load: first the list of ranks or tasks"
+            "a.pickle",
+            "wrote a.pickle: read the file with repeated calls of pickle.load: first the list of ranks or tasks",
         )
     parquet = pytest.importorskip("pyarrow.parquet")
     assert parquet.read_table("a.parquet")["value.loss"].to_pylist() == [0.5, 1.5]
