@@ -177,6 +177,7 @@ def _pieces(found: RunLogs, part: LogRange, size: int = PIECE_BYTES) -> Iterator
 EVERY = 10_000  # maximum number of runs that a listing reads from the ledger, the newest first
 MOST_MEASURED = 1_000  # maximum number of runs whose metrics are read, the newest first
 MOST_OUTCOMES = 64  # maximum number of a run's outcomes whose metrics are read
+LAST_BYTES = 16 << 10  # bytes at the end of a rank's metric file that contain its last values
 _CHUNK = 500  # number of runs in one query of the ledger
 RECENT = 30 * 86400.0  # seconds since its end after which a failure is no longer listed
 # Kind of a run -> unit in which its size is counted; other kinds count tasks.
@@ -420,23 +421,35 @@ def past_runs(
     found = sorted(filter(search.matches, found), key=lambda each: -each.opened_at)
     ended = {run.run for run in found[:MOST_MEASURED] if run.state != "queued" and run.ended_at is not None}
     ends = {row.run: row.ended_at for row in rows if row.run in ended}
-    metrics = _load_metric_summaries(ledger, ends, {} if measured is None else measured)
+    failed = {run.run: run.key for run in found if run.has_failed}
+    metrics = _load_metric_summaries(ledger, ends, failed, {} if measured is None else measured)
     return [replace(run, metrics=metrics[run.run]) if metrics.get(run.run) else run for run in found]
 
 
 def _load_metric_summaries(
-    ledger: Ledger, ends: Mapping[str, float | None], known: MetricCache
+    ledger: Ledger, ends: Mapping[str, float | None], failed: Mapping[str, str], known: MetricCache
 ) -> dict[str, dict[str, MetricSummary]]:
-    """Return the metric summaries of ended runs, from their outcomes in the ledger."""
+    """Return the metric summaries of ended runs, from their outcomes in the ledger.
+
+    Args:
+        failed: By failed run: its pool's key. A killed process has no outcome, so the last values of rank 0 are then
+            read from its file.
+    """
     summaries = {run: known[run, at] for run, at in ends.items() if (run, at) in known}
     missing = sorted(ends.keys() - summaries.keys())
     for first in range(0, len(missing), _CHUNK):
         chunk = missing[first : first + _CHUNK]
         found: dict[str, list[RankSummaries]] = {run: [] for run in chunk}
         for run, text in ledger.outcome_texts(chunk, MOST_OUTCOMES):
-            with suppress(ValueError, TypeError, AttributeError):
+            with suppress(ValueError, TypeError, LookupError):
                 outcome = json.loads(text)
                 found[run].append((outcome["rank"], outcome["numbers"] or {}))
+        for run in failed.keys() & found.keys():
+            if not dict(found[run]).get(0):
+                with suppress(OSError):
+                    logged = load_metrics(pool_path(failed[run]) / "logs", run, LAST_BYTES, 2)
+                    last = {name: logged.run_value(run, name) for name in logged.latest(run, 0)}
+                    found[run].append((0, {name: (value, None, None) for name, value in last.items()}))
         summaries |= {run: merge_summaries(each) for run, each in found.items()}
     # Cache only runs whose end is in the ledger, because it may lack outcomes of other runs.
     known |= {(run, at): summaries[run] for run, at in ends.items() if at is not None}

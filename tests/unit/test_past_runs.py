@@ -283,6 +283,14 @@ def test_compared_metrics_include_killed_ranks(two_runs: Ledger) -> None:
     assert right == (0.6, 0.3, 2.0) and differs
 
 
+def test_history_has_the_last_value_of_a_killed_rank_0(two_runs: Ledger) -> None:
+    killed = Outcome(0, 0, 0, "exited", 1.0, signal=9, error=ErrorInfo("RankExit", "killed by SIGKILL"))
+    record_runs(two_runs, outcomes=[("second", killed, {}), ("second", returned(1, 0.9, 0.6), {})])
+    found = {run.run: run.metrics.get("loss") for run in past_runs(two_runs, RunSearch(), {}, {})}
+    compared = compare_runs(two_runs, "first", "second").right.numbers["loss"]
+    assert found["second"] == (compared.last, 0.3, 1.0) and compared.last == pytest.approx(0.1)
+
+
 def test_run_with_few_records_is_compared(two_runs: Ledger) -> None:
     two_runs.record_intent("b", "other", {"provider": "local"}, {})
     record_runs(two_runs, opened=[("b", "bare", "train", "single", 1, BEGAN)])
