@@ -381,11 +381,8 @@ class MachineGrid(PaintedLines):
         self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int
     ) -> list[Strip]:
         """Return the rows with a curve below each node, for narrow panels; empty if the curves do not fit."""
-        remark_rows = 1 if any(row.remark for row in rows) else 0
-        tall, room = (
-            min(MOST_BELOW if len(rows) > 1 else MOST_ROWS, (height - 1) // len(rows) - 1 - remark_rows),
-            width - _NODE - 1,
-        )
+        rows_each = (height - 1) // len(rows) - 1 - any(row.remark for row in rows)
+        tall, room = min(MOST_BELOW if len(rows) > 1 else MOST_ROWS, rows_each), width - _NODE - 1
         if tall < 2 or room < LEAST_CURVE:
             return []
         strips = [Strip(self._head())]

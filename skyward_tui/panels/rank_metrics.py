@@ -543,9 +543,7 @@ class MetricsPane(PaintedLines):
         else:
             traces = metrics.traces(self._run, name).items()
             by_rank = {rank: value for rank, each in traces if (value := value_at(each, instant)) is not None}
-        values = (
-            list(by_rank.values()) if self._rank is None else [by_rank[self._rank]] if self._rank in by_rank else []
-        )
+        values = [value for rank, value in by_rank.items() if self._rank in (None, rank)]
         if not values:
             return "–"
         finite = [value for value in values if isfinite(value)]

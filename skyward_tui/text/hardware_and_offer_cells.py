@@ -88,10 +88,7 @@ def outlier_metrics(book: MachineMetrics) -> dict[Place, list[str]]:
     """Return the GPUs and machines that differ strongly from the rest of the pool, with the names of the metrics that
     differ. If several nodes share a machine, only the first of them counts, because all measure the same machine.
     """
-    machines: dict[str, int] = {}
-    for node, machine in book.nodes.items():
-        machines.setdefault(machine.boot or str(node), node)
-    alone = set(machines.values())
+    alone = set({machine.boot or node: node for node, machine in reversed(book.nodes.items())}.values())
     found: dict[Place, list[str]] = {}
     for name in OUTLIER_METRICS:
         latest = book.latest(name).items()
