@@ -565,6 +565,8 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
 
     def on_screen_resume(self) -> None:
         self.app.end_demo()
+        if self.is_mounted:
+            self.tick(self.app.clock())  # moves the cursor to the run that was left, before the next key moves it
 
     def action_demo(self) -> None:
         self.app.play_demo()
@@ -732,11 +734,9 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         return "launch" if action.call == "open" and self._start_list_has_focus else action.label
 
     def is_hint_worthy(self, action: Action) -> bool:
-        if action.call in ("find", "mark"):
-            return len(self.app.pools()) > 1 or self._has_runs
-        if action.call == "failures":
-            return self.app.failures > 0
-        return action.call != "leftovers" or bool(self.app.leftovers and self.app.leftovers.removable)
+        left, has_several = self.app.leftovers, len(self.app.pools()) > 1 or self._has_runs
+        worthy = {"leftovers": bool(left and left.removable), "failures": self.app.failures > 0}
+        return (worthy | {"find": has_several, "mark": has_several}).get(action.call, True)
 
     def action_refresh(self) -> None:
         self.app.refresh_pools()

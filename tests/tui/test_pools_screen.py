@@ -415,6 +415,21 @@ async def test_runs_of_the_ledger_and_of_pools_are_in_one_table(
         assert app.screen.query_one(RunTable).cursor == runs(app).index(session.past[2].run), "it stays on its run"
 
 
+async def test_cursor_moved_right_after_a_run_was_left_stays(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, _ = session.pool_with_run("llama-ft", 2)
+    session.past = [past_run(number, run=f"r{number}", key=view.key) for number in range(3)]
+    async with running_app(app, (160, 48), until=lambda: len(runs(app)) == 4) as pilot:
+        table = app.screen.query_one(RunTable)
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, RunScreen))
+        with monkeypatch.context() as patch:
+            patch.setattr(app, "_refresh_screen", lambda: None)
+            await press(pilot, "q", "down", "down", until=lambda: table.cursor == 2)
+        app._refresh_screen()
+        assert table.cursor == 2
+
+
 async def test_runs_and_pools_are_opened_by_keys_and_by_mouse(app: SkywardApp, session: FakeSession) -> None:
     view, run = session.pool_with_run("llama-ft", 2)
     session.past = [past_run(number, run=f"r{number}", key=view.key) for number in range(3)]
