@@ -144,7 +144,7 @@ def _sorted(found: Sequence[JudgedLeftover]) -> list[JudgedLeftover]:
 def verdict_text(found: JudgedLeftover) -> str:
     """Return the state of a leftover."""
     if found.verdict == "left":
-        return f"left: {'its pool has ended' if found.pool else 'not of a pool in this ledger'}"
+        return f"left: {'its pool has ended' if found.pool else 'its pool is not in this ledger'}"
     return _STATES[found.verdict]
 
 
