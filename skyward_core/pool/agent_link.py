@@ -247,7 +247,7 @@ class Link:
         # Encoded frames that are collected for one write; None if nothing is being collected.
         self._corked: list[bytes] | None = None
         self._decoder = Decoder(validate_agent_frame)
-        # Reason why this client rejects the agent; raised when the connection ends.
+        # Reason why this client or the agent rejected the connection; reported when the connection ends.
         self._protocol_error: WireError | None = None
         self._calls: dict[Key, tuple[frames.ClientCall, bytes]] = {}
         self._sources: dict[str, SourceText] = {}  # content hash -> source text of a script to which sent calls refer
@@ -479,8 +479,8 @@ class Link:
     def _move_offsets(self, header: frames.FromAgent, body: bytes = b"") -> bytes:
         """Convert log offsets in a frame from the files of the agent's machine to the node's whole files.
 
-        A replaced machine begins new log files, but the client appends them to the files of the earlier machine. Return
-        the frame's body.
+        A replacement machine begins new log files, but the client appends them to the files of the earlier machine.
+        Return the frame's body.
         """
         match header["t"]:
             case "log":

@@ -149,7 +149,7 @@ class Expiry:
         runs = self._context.view.runs.values()
         if self._context.view.is_live and any(run.state == "running" for run in runs):
             update = asyncio.create_task(self._update(DETACHED_RUN_TIME))
-            # A call of the provider's library cannot be cancelled, so do not wait for its end.
+            # After the time-out, do not wait for the update: a call of the provider's library cannot be cancelled.
             done, _ = await asyncio.wait([update], timeout=DETACH_TIMEOUT)
             if not done:
                 _log.warning("expiry date not updated: the provider did not answer", extra={"pool": self._context.name})

@@ -66,7 +66,7 @@ class CheckpointCopies:
     def __init__(self, context: PoolContext) -> None:
         self._context = context
         self._restored: dict[tuple[Link, str], str] = {}  # node and path -> version that this client has copied there
-        # Run -> path and time of the files in the newest copied checkpoints.
+        # Run -> path and time of the files in the newest saved checkpoints.
         self._saved: dict[str, frozenset[tuple[str, float]]] = {}
         # Content hash -> lock, so that the same content is not uploaded twice at once.
         self._copying = defaultdict[str, asyncio.Lock](asyncio.Lock)

@@ -263,7 +263,7 @@ def _is_whole_zip(file: BinaryIO, size: int) -> bool:
         return False
     length, directory, comment = unpack("<LLH", tail[at + 12 : at + 22])
     if directory == 0xFFFFFFFF:
-        # Position of the directory, from the zip64 locator in front of the end record.
+        # Position of the zip64 end record, from the locator in front of the ordinary end record.
         (end,) = unpack_from("<Q", tail, at - 12)
         file.seek(end)
         length, directory = unpack("<QQ", file.read(56)[40:56])

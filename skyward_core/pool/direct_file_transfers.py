@@ -55,7 +55,7 @@ class _Node:
 
 
 def _has_room_for(lines: int) -> bool:
-    """Check whether most of the process's limit of open files would remain for the user's script."""
+    """Check whether ``lines`` connections would leave most of the process's limit of open files to the script."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return limit == resource.RLIM_INFINITY or lines * 4 <= limit
 

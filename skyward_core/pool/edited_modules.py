@@ -57,7 +57,7 @@ class FolderWatch:
             self._folders.add(folder)
 
     def _add_watch(self, folder: str) -> bool:
-        import ctypes  # imported late, because a pool watches no folders before its first runs
+        import ctypes  # imported late, because the first checks for edits watch no folders
 
         libc = ctypes.CDLL(None, use_errno=True)
         try:

@@ -54,7 +54,7 @@ class RankSetup:
         facts: dict[str, Any] = {"total_nodes": len(context.machines), "world_size": world}
         if context.is_standalone:
             return facts | {"head_addr": "", "head_port": 0, "peers": []}
-        # By default use the address that the agent reports, because the client may know the host only by an alias.
+        # Without a private address, use the one that the agent reports: the client may know the host only by an alias.
         peers = [
             {"node": m.node, "address": m.private_address or link.welcome.get("address", "")}
             for m, link in zip(context.machines, context.links, strict=True)

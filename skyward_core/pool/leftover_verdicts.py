@@ -131,7 +131,7 @@ async def list_inventory(account: Any, subject: str, seconds: float, *, everywhe
 
 
 def pools_text(found: Iterable[JudgedLeftover]) -> str:
-    """Return the names of the pools to which leftovers belong, as one text."""
+    """Return the words for the pools of leftovers: "ended pools", or "ended or unfinished pools"."""
     return "ended or unfinished pools" if any(each.verdict == "unfinished" for each in found) else "ended pools"
 
 

@@ -111,7 +111,7 @@ class NodeReplacements:
                 found = pool.ledger.record_replacement_intent(token, node, secrets.token_hex(8), self._roster.owner)
                 if found is not None and (found.made or not self._roster.is_superseded(node)):
                     return found
-                # The entry has been completed by another client, whose machine this client can join.
+                # Another client has just replaced the machine, so remove the new entry and join that machine.
                 if found is not None:
                     pool.ledger.end_replacement(token, node)
             await asyncio.sleep(POLL_INTERVAL)
@@ -163,7 +163,7 @@ class NodeReplacements:
                 raise _PoolTornDown
         entry = self._roster.ledger_entry(node)
         if reason and entry is not None and entry.made:
-            # Terminate the machine because no agent can run on it. The ledger keeps it as a former machine of the node.
+            # Terminate the useless machine. It stays in the ledger, and becomes a former machine when there is another.
             await self._terminate(pool.machines[node])
             pool.ledger.restart_replacement(token, node, secrets.token_hex(8))
         return reason
@@ -511,7 +511,7 @@ class NodeRecovery:
                     released.append(context.machines[link.node])
                     preemption = self._describe_preemption(link.node, released[-1])
                     self._mark_lost(link, preemption, taken_back=True)
-        if released:  # End all preempted machines with one request, because Slurm can only end a whole allocation.
+        if released:  # end all preempted machines with one request, because Slurm can only end a whole allocation
             await log_call("terminate", context.name, context.provider.terminate(context.name, released))
 
     # -- nodes that return ---------------------------------------------------------------------------------

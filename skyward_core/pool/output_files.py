@@ -417,7 +417,7 @@ class OutputFetcher:
             return await asyncio.to_thread(self._store, file, target, incoming)
         except OSError as error:
             if self._end_reason or error.errno == errno.ENOSPC or CHANGED_MESSAGE in (error.strerror, str(error)):
-                incoming.drop()  # delete the partial file, because the file has changed or the disk is full
+                incoming.drop()  # delete a partial file that cannot be resumed
             raise
         finally:
             del self._downloads[file]
@@ -482,7 +482,7 @@ class OutputFetcher:
             raise OSError(f"not overwriting {target}: the file was modified after the download")
         if target.is_symlink() or not target.is_file() or target.stat().st_size != file.size:
             raise OSError(f"not overwriting {target}: it is another file")
-        return False  # the local file has the recorded size but another time, so compare the hashes
+        return False  # the local file has the size of the node's file, so only a comparison of hashes can decide
 
     def _begin_download(self, file: WrittenFile, target: Path, folder: Path) -> IncomingOutput:
         make_folders(target, folder)
@@ -715,7 +715,7 @@ class Outputs:
         self._patterns: Sequence[str] = output_patterns(context.row.spec)
         self._fetch_lock = asyncio.Lock()
         self.torn_versions: dict[tuple[int, str], str] = {}
-        # Node path and version of downloaded checkpoint files that were deleted as outdated.
+        # Path and version of files of outdated checkpoints, which are not downloaded again.
         self._outdated = set[tuple[str, str]]()
         # Ids of ended runs whose files must be listed once more; a dict keeps their order.
         self._ended_runs: dict[str, None] = {}
@@ -1040,7 +1040,7 @@ class Outputs:
                 await asyncio.gather(*map(clear, self._context.present_links))
 
     def _checkpoint_folders(self) -> list[str]:
-        self._news.records.flush()  # a flush, because the ledger may not contain a short run yet
+        self._news.records.flush()  # without a flush, the ledger may not contain a short run yet
         with suppress(LedgerError):
             return checkpoint_folders(self._context.row, self._context.ledger)
         return []

@@ -73,7 +73,7 @@ def raise_file_limit(nodes: int, ranks: int, least: int | None = None) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
-_POOLS: WeakSet[Pool] = WeakSet()  # all Pool objects of this process, for a flush of their records at its exit
+_POOLS: WeakSet[Pool] = WeakSet()  # all Pool objects of this process, whose records flush_all() writes
 
 
 async def flush_all() -> None:

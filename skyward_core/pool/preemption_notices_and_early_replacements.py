@@ -133,7 +133,7 @@ class EarlyReplacements:
 
     async def _try_request(self, node: int, returning: asyncio.Task[None] | None) -> Machine | None:
         pool = self._context
-        # Wait until the machine of the previous early request is terminated, because the ledger still lists it.
+        # Wait until the machine of the previous early request is returned: until then the ledger has that request.
         if returning is not None:
             await asyncio.wait([returning])
         try:
@@ -142,6 +142,6 @@ class EarlyReplacements:
             if found is not None and not found.made:
                 return await self._request_machine(node, found)
         except (SkywardError, OSError) as error:
-            # Report the failure only as a warning, because the replacement requests a machine again.
+            # Publish the failure only as a note, because the replacement requests a machine again.
             pool.news.emit_node_note(pool.links[node], f"no other machine yet: {error_message(error)}")
         return None

@@ -312,7 +312,7 @@ class SilenceWatch:
             async with asyncio.timeout(TESTIMONY_TIMEOUT):
                 answer: HeartbeatsAnswer
                 answer, _ = await link.ask({"t": "heartbeats"})
-        except OSError:  # the agent did not answer in time, so it cannot be a witness
+        except OSError:  # the agent gave no answer in time or its link is down, so it cannot be a witness
             return
         finally:
             self._asking.discard(link)

@@ -194,7 +194,7 @@ class GangSweep:
             place = self._pending[0]
             try:
                 task = await asyncio.to_thread(self._prepared, place)
-                if not self._can_begin:  # the user may have stopped the sweep while the thread prepared the task
+                if not self._can_begin:  # the sweep or the pool may have ended while the thread prepared the task
                     delete_files([task])
                     return
                 task = replace(task, nodes=self._nodes or None)

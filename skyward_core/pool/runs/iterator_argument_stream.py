@@ -69,7 +69,7 @@ class ArgumentStream:
         self._buffer_bytes = self._first = 0
         self._end: StreamEnd | None = None
         self._closed = False
-        self._reading = False  # whether user code is computing the next value now; other ranks then wait for it
+        self._reading = False  # whether user code is computing the next value now, which may take long
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -87,7 +87,7 @@ class ArgumentStream:
                 self._send([self._gone_frame(header)])
                 return
             reader.next, reader.until = header["next"], header["until"]
-            if header.get("again"):  # after a reconnection, values may have been lost on the way, so send them again
+            if header.get("again"):  # send values again that may be lost, or that an earlier attempt received
                 reader.sent, reader.is_end_sent = reader.next, False
             reader.sent = max(reader.sent, reader.next)
             if self._reading:  # send available values at once, because the next value may take long

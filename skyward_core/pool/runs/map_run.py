@@ -295,7 +295,7 @@ class MapRun(Run):
         for link in self._context.links:
             if self.calls_on(link):
                 link.send(stop)
-                # The stop kills a worker of the gang, so the gang cannot accept further calls.
+                # The stop ends a worker of the gang, so the gang cannot accept further calls.
                 link.broken = link.broken or "a run was stopped"
         self._check_end()
 

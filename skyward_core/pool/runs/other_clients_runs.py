@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DECISION_INTERVAL = 0.2  # seconds between queries about the next attempt of another client's run
 # Seconds; the interval between queries grows up to this value, because a ledger may be on a network file system.
 MAX_DECISION_INTERVAL = 1.0
-DECISION_GRACE = 1.0  # seconds after the dispatch of a run until the ledger names its client
+DECISION_GRACE = 1.0  # seconds until the ledger names the client of a run of which this client has just learned
 DISPATCH_GRACE = 10.0  # seconds after the dispatch of a run during which agents may not have received it
 
 

@@ -746,7 +746,7 @@ class Run:
         attempt = len(self._task_ends[index]) + 1 if index in self._task_ends else self.attempt
         is_checked = self.may_restart or index in self._task_ends or (self._claimed and self.kind not in TASK_KINDS)
         if header.get("attempt", 1) != attempt and is_checked:
-            return  # ignore the outcome of an earlier attempt, which an agent repeats after a reconnection
+            return  # ignore the outcome of an earlier attempt, which an agent repeats
         self._begun |= header.get("begun", True)
         self._spent = self._spent or header.get("ends", "")
         outcome = outcome_of(header)

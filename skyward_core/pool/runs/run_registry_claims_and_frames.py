@@ -134,7 +134,7 @@ class RunRegistry:
                 followed.stop_following()
                 return
             self.others.on_adoption_failed(run)
-            # release_claim closes the links of the run's owner, so wait for their reconnection.
+            # release_claim closes this client's links, so wait for their reconnection.
             await self._wait_for_links()
 
     async def _follow(self, run: Run) -> None:
@@ -156,7 +156,7 @@ class RunRegistry:
                     run.future.set_exception(already_fetched_error(run.id))
 
     async def _wait_for_links(self) -> None:
-        # A link still counts as up for a moment after the other side has closed it.
+        # A link still counts as up for a moment after its connection was closed.
         await asyncio.sleep(ADOPTION_INTERVAL)
         while any(not (link.up or link.gone) for link in self._context.links):
             await asyncio.sleep(ADOPTION_INTERVAL)
@@ -286,11 +286,11 @@ class RunRegistry:
                 self.others.on_frame(link, header)
             return
         if header["t"] == "run":
-            # Use only the number of the attempt, because this client's own state of the run is newer.
+            # The frame matters only if it reports a new attempt. Otherwise this client's own state is authoritative.
             self._on_attempt(link, header)
             return
         if run.attempt > 1 and run.nodes and link.node not in run.nodes:
-            return  # ignore a returned node that still reports an attempt which continues on other nodes
+            return  # ignore a lost node that still has ranks of an earlier attempt
         if not run.has_call(header["i"]):
             raise WireError(f"run {run.id} has no call {header['i']}")
         if not run.is_sent_to(link, header["i"]):

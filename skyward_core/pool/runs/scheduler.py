@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AgentDropped, AgentQueue, AgentTurn, ClientEnqueue, QueuedRunKeys
 
 
-POLL_INTERVAL = 5.0  # seconds after which the queue is queried again even if no frame has arrived
+POLL_INTERVAL = 5.0  # seconds after which a run queries the nodes again, even without a call of `notify`
 
 
 class ClientRunQueue:
@@ -98,7 +98,7 @@ class ClientRunQueue:
             async with asyncio.timeout(POLL_INTERVAL):
                 await self._changed.wait()
         except TimeoutError:
-            pass  # no frame arrived within the interval: query the queue again
+            pass  # nothing has changed within the interval: query the nodes again
 
     def notify(self) -> None:
         """Wake the runs that wait for their start, because nodes may have become free or a run was cancelled."""
