@@ -55,7 +55,7 @@ class Executor(_Executor):
         PoolError: If the pool is not up.
     """
 
-    # Type checkers must see only the executor, because they would reject the arguments of a Worker.
+    # Hidden from type checkers, which see only the executor of a pool.
     if not TYPE_CHECKING:
 
         def __new__(cls, pool: Any = None, **words: Any) -> Any:

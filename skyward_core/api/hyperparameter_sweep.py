@@ -353,7 +353,7 @@ def _run_as_gangs(trials: Trials, pending: PendingTrials, pool: PoolOperations) 
         while (ended := arrived.get()) is not None:
             place, run = ended
             if run.state not in ("done", "failed"):
-                continue  # the run was lost, so leave the trial without an outcome
+                continue  # the outcome of a cancelled, lost or left run is unknown
             first = run.outcomes[0]
             try:
                 trials._record_trial(place, first, run.id, run.results(), None)

@@ -145,8 +145,8 @@ class ScriptConsole:
         try:
             self._out.write_between(lines, to)
         except Exception:
-            # Ignore errors of a stream with which the script has replaced sys.stderr, because it may be closed or lack
-            # methods.
+            # Ignore errors of sys.stderr, and of a stream with which the script has replaced sys.stdout: they may be
+            # closed or lack methods.
             if to is None:
                 raise
 

@@ -151,5 +151,5 @@ def uses_deprecated_names() -> bool:
         return False
     try:
         return _SHARED_NAME_PATTERN.search(read_text(script, errors="replace")) is not None
-    except OSError:  # a deleted script cannot use shared state under the older name
+    except OSError:  # the script cannot be read, for example because it was deleted
         return False

@@ -36,7 +36,7 @@ from skyward_core.util.redaction import (
 POOLS = 100  # number of recently ended pools whose ledger rows a bug report includes
 OURS = ("SKYWARD_", "AWS_")  # prefixes of environment variables that change the behavior of this library
 _ASSIGNED = re.compile(r"(?P<name>\w+)(?P<between>['\"]?\s{0,2}[=:]\s{0,2}['\"]?)(?P<value>[^\s'\",;]+)")
-# Numbers such as "token: 12.5k/s", which are token counts of a training, not secrets.
+# Values such as 12.5k/s in "tokens: 12.5k/s", which are token counts of a training, not secrets.
 _COUNT = re.compile(r"[\d._]{1,15}[kKMGBT]?(/s)?")
 _AWS_KEY = re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")
 

@@ -55,7 +55,7 @@ class LeftoverScan(Value):
 
     @property
     def pools(self) -> str:
-        """Names of the pools to which the removable resources belong, as one text for messages."""
+        """Words in messages for the pools of the removable resources, such as "ended pools"."""
         return pools_text(self.removable)
 
     def select(self, found: Sequence[JudgedLeftover]) -> LeftoverScan:

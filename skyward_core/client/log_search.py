@@ -18,7 +18,7 @@ from skyward_core.store.state_folder import pool_path
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.log_buffers_and_rank_activity import join_lines
 
-STEP_SECONDS = 0.2  # maximum seconds of one step of a search
+STEP_SECONDS = 0.2  # seconds after which one step of a search ends
 MAX_SEARCH_BYTES = 1 << 30  # maximum bytes searched of one run's logs
 MAX_MATCH_CHARS = 300  # maximum characters shown of a matching line
 CONTEXT_CHARS = 40  # characters shown before the first matching word in a shortened line

@@ -124,7 +124,7 @@ async def _sync_remote_file(sftp: Any, place: str) -> None:
     complete old or new file.
     """
     async with sftp.open(place, "rb") as file:
-        # Ignore servers that do not support fsync, such as older OpenSSH versions.
+        # Ignore servers that do not support fsync.
         with suppress(asyncssh.SFTPOpUnsupported):
             await file.fsync()
 
@@ -213,7 +213,7 @@ def _sync_file(path: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Flush a local folder's list of entries to the disk, if the file system supports this."""
+    """Flush a local folder's list of entries to the disk, if this is supported and permitted."""
     with suppress(OSError):
         _sync_file(folder)
 
@@ -245,7 +245,7 @@ def _local_entries(source: Path) -> list[_CopyEntry]:
         _check_kind(str(path), facts.st_mode, parts)
         is_folder = stat.S_ISDIR(facts.st_mode)
         if is_folder and is_state_folder(str(path)):
-            return  # skip this client's state folder, because it contains secrets
+            return  # skip a state folder, because it is never sent
         found.append(_CopyEntry(parts, is_folder, 0 if is_folder else facts.st_size, facts.st_mode))
         for name in names:
             look(path / name, (*parts, name))

@@ -88,7 +88,7 @@ class RecordingExporter:
                 count += writer.put(entry)
             writer.close()
         except BaseException:
-            # Delete the partial file, because a replay would show it as a complete recording.
+            # Delete the partial file, because an incomplete recording would be misleading.
             target.unlink(missing_ok=True)
             raise
         return RecordingExport(target, writer.size, count, self._left_out)

@@ -182,7 +182,7 @@ class Session(SessionInterface):
         self._scans: set[asyncio.Task[list[PoolView]]] = set()
         self._unreachable: dict[str, PoolView] = {}
         self._back_off = BackOff()
-        # Token -> view of a pool that another client tore down. Most of these views lack runs and logs.
+        # Token -> view of a pool that another client tore down. Most of these views lack logs and outcomes.
         self._ended: dict[str, PoolView] = {}
         self._ended_until = 0.0  # Unix time of the latest end of a pool in `_ended`
         # Change stamp of the ledger, and the rows of the live pools that were read at that stamp.
@@ -804,7 +804,7 @@ class Session(SessionInterface):
         row = self._live_row(pool)
         found = self._pools.get(row.token)
         if found is None:
-            # Attach as an observer to an unfinished pool, because another client would complete its start.
+            # Attach to an unfinished pool as an observer, because an ordinary client would complete its start.
             unfinished = row.state == "starting"
             found = Pool(row, providers.provider_from_json(row.provider), self.ledger, observer=unfinished)
             try:

@@ -178,7 +178,7 @@ def _next_positions(names: Sequence[str], pattern: Sequence[str]) -> set[int]:
 
 
 def _skip_wildcards(reached: set[int], pattern: Sequence[str]) -> set[int]:
-    """Return positions in a pattern and those after each ``**`` but the last name, which may match no folder."""
+    """Return the positions, and those after each ``**`` that matches no folder. A ``**`` at the end is not skipped."""
     more = set(reached)
     for at in sorted(reached):
         while at < len(pattern) - 1 and pattern[at] == "**":

@@ -15,7 +15,7 @@ from skyward_core.model.errors import UsageError
 from skyward_core.protocol.node_paths import STATE_FILE, NodePaths, pools_folder
 from skyward_core.util.safe_file_access import expand_user, resolve_path
 
-# maximum bytes of a base folder's path, so that the paths of sockets below it fit into the system's 104 bytes
+# maximum bytes of a base folder's path, so that sockets below it fit into the 104 bytes that some systems allow
 MAX_SOCKET_BASE_BYTES = 55
 
 ENVIRONMENTS_FOLDER = "environments"  # name of the folder with the environments of images on this machine

@@ -144,7 +144,7 @@ def read_trials(pool: str, run: str) -> TrialSheet | None:
     if data is None:
         return None
     sheet = TrialSheet.from_json(data)
-    # Earlier releases saved the sheet of a sweep by gangs without its runs.
+    # Earlier releases saved one sheet per run of a sweep by gangs, which does not name its run.
     if sheet.gang and not sheet.runs and sheet.tasks:
         sheet = replace(sheet, runs={sheet.tasks[0]: run})
     return sheet

@@ -166,7 +166,7 @@ class PickleCache(Generic[T]):
             return make()
         code, found = fn.__code__, self._entries.get(fn)
         names = found[1] if found is not None and found[0] is code else tuple(_code_names(code))
-        # Compute the fingerprint before the pickle, because another thread may change the function during ``make``.
+        # Compute the fingerprint before the pickle, because the function may change during ``make``.
         parts = _fingerprint(fn, names)
         if found is not None and _is_same(parts, found[2]):
             return found[3]
@@ -420,7 +420,7 @@ def _reduce_new_type(kind: Any) -> Any:
 
 def _reduce_context_var(variable: contextvars.ContextVar[Any]) -> Any:
     """Reduce a context variable to a module's attribute, or to a new variable. Omit its value, which is per thread."""
-    # Use "__main__", because multiprocessing also registers this module as "__mp_main__".
+    # Skip the script's module, not the name "__main__": multiprocessing also registers it as "__mp_main__".
     script = sys.modules.get("__main__")
     for name, module in list(sys.modules.items()):
         held = getattr(module, "__dict__", {})
@@ -476,7 +476,7 @@ class _Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
 
     def __init__(self, file: Any, protocol: int) -> None:
         super().__init__(file, protocol=protocol)
-        # Names of the files that define the pickled functions and classes; a dict keeps their order.
+        # Names of the files that define the objects pickled by value; a dict keeps their order.
         self.files: dict[str, None] = {}
 
     def reducer_override(self, value: Any) -> Any:

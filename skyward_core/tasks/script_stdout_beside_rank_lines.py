@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 # seconds to wait for the end of a line that the script has begun; a prompt's line never ends
 LOCK_TIMEOUT = 1.0
 
-# One lock for all streams, because all output of a process goes to the same terminal.
+# One lock for all streams, because a process has one standard output.
 _turn = threading.Condition()
 
 
@@ -126,7 +126,7 @@ def write_escaped(out: TextIO, text: str) -> None:
     try:
         out.write(text)
     except UnicodeEncodeError as error:
-        # Ask the stream first, because ``error.encoding`` is "charmap" for every code page of Windows.
+        # Prefer the stream's own attribute, because ``error.encoding`` is "charmap" for every code page.
         encoding = getattr(out, "encoding", None) or error.encoding
         out.write(text.encode(encoding, "backslashreplace").decode(encoding))
     out.flush()

@@ -378,7 +378,7 @@ class LaunchRequest(Value):
             return
         try:
             declared = {each.name: each for each in _provider_settings(self.provider)}
-        except SkywardError:  # ignore invalid settings here, because the plan of the launch reports them
+        except SkywardError:  # ignore an unavailable provider here, because the plan of the launch reports it
             declared = {}
         for name, text in self.settings.items():
             if not name.isidentifier():
@@ -443,7 +443,7 @@ def options_of(*parts: str) -> list[str]:
 
 
 def format_setting(setting: Setting | None, name: str, text: str) -> tuple[str, str]:
-    """Return a provider's setting as two words of a command line, ``--set`` and ``NAME=VALUE``."""
+    """Return a provider's setting as two words of a command line: ``--set NAME=VALUE`` or ``--hosts VALUE``."""
     if setting is not None and setting.option == HOSTS:
         return HOSTS, text
     return OPTIONS["settings"].name, f"{name}={text}"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _PLAIN = (type(None), type(...), bool, int, float, complex, str, bytes)
 _BRACKETS: Mapping[type, str] = {list: "[{}]", tuple: "({},)", set: "{{{}}}", frozenset: "frozenset([{}])"}
-# Names that every snippet uses, so that variables must have other names.
+# Names that a snippet uses itself, so that variables must have other names.
 _OURS = {"sky", "pool", "print", "value", "values"}
 _TEARDOWN_COMMENT = "# The pool ends with the block; the launch would leave it up.\n"
 

@@ -275,7 +275,7 @@ def _editable_packages(packages: Path) -> Iterator[LocalPackage]:
             continue
         folder = _url_path(origin["url"])
         if is_dir(folder / OWN_PACKAGE):
-            continue  # skip a checkout of this library itself, because reading its long list of files takes time
+            continue  # skip a checkout of this library itself, because reading its installation record takes long
         for entry in _import_entries(packages, name, folder):
             if not is_dir(Path(entry) / OWN_PACKAGE):
                 yield LocalPackage(name.split("-")[0], str(folder), entry)
