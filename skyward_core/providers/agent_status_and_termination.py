@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import ReachDone
     from skyward_core.transport.ssh.ssh_transport_and_bundle_upload import SSHTransport
 
-# asyncssh is imported late, because providers are often created in processes that never connect to a host.
+# asyncssh is imported late, because a provider may be created before any code connects to its hosts.
 
 T = TypeVar("T")
 
@@ -102,8 +102,7 @@ async def end_machine(machine: Machine, way: TransportFactory) -> None:
                 await channel.ask("end", folder=transport.folder, socket=channel.facts["socket"])
             channel.close()
     except (PoolError, UsageError, OSError):
-        # no error, because ``describe`` reports that the machine does not answer, and the agent's lease ends the pool
-        # there
+        # no error, because ``describe`` reports the machine's state, and the agent's lease ends the pool there
         return
     finally:
         await transport.close()

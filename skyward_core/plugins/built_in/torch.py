@@ -223,7 +223,7 @@ def _usable_backend(backend: str | None, info: InstanceInfo, *, cuda: bool) -> s
     return backend
 
 
-# name of the attribute that marks functions that create the process group themselves, so that this plugin is not needed
+# name of the attribute that marks functions whose decorator enters plugins itself
 BRINGS = "__skyward_brings__"
 
 

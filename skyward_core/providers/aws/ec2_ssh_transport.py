@@ -183,7 +183,7 @@ class Ec2Transport(SSHTransport):
         try:
             return await super().prepare(config, report, gate, first=first)
         except NoFittingPython as error:
-            # do not install uv, because the user chose an interpreter, or a Python from uv was tried already
+            # do not install uv, because the user chose an interpreter, or uv could not install this Python
             if self.python.named or error.tried:
                 raise
             await self._ensure_uv(report, error)

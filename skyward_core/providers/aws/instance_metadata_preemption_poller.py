@@ -29,7 +29,7 @@ POLL_TIMEOUT = 20  # seconds after which a poll counts as hanging
 MAX_RESPONSE_BYTES = 4096  # maximum bytes of an answer that are read
 TOKEN_TTL = 21600  # seconds for which the requested session token is valid
 FAILURES_BEFORE_REPORT = 6  # number of failed polls in a row after which the program reports an error
-MAX_SECONDS_LEFT = 3600.0  # upper limit for the remaining seconds in a notice, because the server's data is not trusted
+MAX_SECONDS_LEFT = 3600.0  # upper limit for the remaining seconds in a notice
 # environment variable with the service's address, which AWS's own tools also read
 ENDPOINT_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 ACTIONS = ("terminate", "stop", "hibernate")

@@ -239,13 +239,13 @@ def _update_state(machine: Machine, instance: Mapping[str, Any] | None) -> Machi
         return replace(machine, state=state, extra=machine.extra | _end_facts(instance))
     if machine.address:
         return machine
-    private = instance.get("PrivateIpAddress", "")  # the machine was recorded before EC2 had assigned its address
+    private = instance.get("PrivateIpAddress", "")  # the machine was recorded before EC2 showed its address
     return replace(machine, address=instance.get("PublicIpAddress") or private, private_address=private)
 
 
 def _end_facts(instance: Mapping[str, Any]) -> dict[str, str]:
-    """Return why an instance has ended, under ``why`` (empty after a termination request), and under ``preempted``
-    whether it was preempted.
+    """Return why an instance has ended under ``why`` (empty after a termination request), and the reason of a
+    preemption under ``preempted``.
     """
     code = instance.get("StateReason", {}).get("Code", "")
     why = {"why": "it shut itself down" if code == "Client.InstanceInitiatedShutdown" else ""}

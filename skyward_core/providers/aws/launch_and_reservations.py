@@ -443,7 +443,7 @@ class InstanceLaunch:
             self._folder.add("unanswered", client_token=request["ClientToken"], at=time.time())
             raise
         except SkywardError as error:
-            if named:  # the answer of EC2 could not be recorded, but it names the machines, so terminate them
+            if named:  # EC2 has launched these machines, but its answer could not be recorded, so name them here
                 raise PoolError(f"{error_message(error)}. EC2 launched {', '.join(named)}") from error
             self._folder.add("refusal", client_token=request["ClientToken"], why=error_message(error))
             self._may_exist = False

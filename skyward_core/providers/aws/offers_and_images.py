@@ -493,7 +493,8 @@ def shipped_extra_prices(region: str) -> dict[str, float]:
 
 DEFAULT_DISK_GB = 100  # default size of a machine's disk in GB
 SPOT_PRICE_TTL = 3600.0  # seconds for which a queried spot price counts as current
-PRICING_TIMEOUT = 20.0  # seconds for all price queries of a launch, which must not wait longer
+# seconds for the queries of a region's on-demand prices, and for its spot prices; a launch must not wait longer
+PRICING_TIMEOUT = 20.0
 
 
 @value

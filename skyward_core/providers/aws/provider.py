@@ -567,7 +567,7 @@ class AWS(JsonSettings, StrictKeywords):
         """
         folder = LaunchJournal(pool, token)
         if (notes := folder.notes()) and not any(each["what"] == "ask" for each in notes):
-            return []  # without keys, the creation failed before it requested a machine
+            return []  # the creation failed before it requested any machine
         return await instances_and_leftovers.find_machines(self._calls, folder, await self._regions())
 
     async def describe(self, pool: str, known: Sequence[Machine]) -> list[Machine]:

@@ -162,8 +162,8 @@ POLL_INTERVAL = 5  # seconds between two checks of the batch script for the node
 ABANDON_SECONDS = 300  # seconds without an agent after which a node leaves the allocation
 FIRST_PORT, PORT_COUNT = 20000, 12000
 
-# File with the batch script. Placeholders such as @NAME@ are replaced only by numbers, names and public keys, which sh
-# and srun leave unchanged.
+# File with the batch script. sh and srun do not change the script. Its placeholders, such as @NAME@, are replaced only
+# by numbers, names and public keys.
 _SCRIPT_FILE = "allocation_script.sh"
 
 # Program that runs on each node. It prints a preemption notice once the batch script has written the Unix time of the

@@ -519,8 +519,8 @@ def _expand_groups(hosts: Sequence[str] | str) -> tuple[str, ...]:
     from skyward_core.tasks import script_loader_child
 
     if instance_info().pool or script_loader_child.loading:
-        # Ranks do not resolve groups of hosts. A rank that loads the script creates no pool, and its environment may
-        # lack the packages that read settings.
+        # A rank has no user settings. A process that only loads the script creates no pool, and the script's
+        # environment may lack the packages that read settings.
         return tuple(named)
     groups = host_groups()
     found: list[str] = []
