@@ -55,8 +55,7 @@ class _Importer(zipimporter):
         folder = f"{self.archive}/{self.prefix}{fullname.rpartition('.')[2]}"
         file = f"{folder}/__init__.py" if is_package else f"{folder}.py"
         if code.co_filename != file:
-            # A different file name means that the code was compiled elsewhere, so the bundle contains only its .pyc
-            # file.
+            # The code was compiled under another file name, so it was loaded from a .pyc file.
             file += "c"
         places = [folder] if is_package else None
         return spec_from_file_location(fullname, file, loader=self, submodule_search_locations=places)

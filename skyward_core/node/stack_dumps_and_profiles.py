@@ -24,7 +24,7 @@ THREADS = 64  # maximum number of threads of a rank whose stacks are reported
 FRAMES_PER_THREAD = (96, 32)  # maximum numbers of innermost and outermost stack frames reported per thread
 MAX_TEXT = 300  # maximum characters of a function or file name
 
-Frame = list[Any]  # function, file and line of a stack frame
+Frame = list[Any]  # function, file and line of a stack frame; a stack begins with the innermost one
 Thread = dict[str, Any]  # a thread with its stack, in the form in which the agent sends it to the client
 
 
@@ -224,7 +224,7 @@ def _read_dump(file: int, until: float) -> bytes:
 
 NAME = "py-spy"
 MAX_PY_SPY_BYTES = 16 << 20  # maximum bytes of py-spy's output
-TRIES = 3  # maximum attempts to dump stacks with py-spy; a dump fails if the stacks change during it
+TRIES = 3  # maximum attempts to dump stacks with py-spy, because stacks that change during a dump can be inconsistent
 NOT_INSTALLED = "py-spy is not installed on the node. Install it there: pip install py-spy"
 REFUSED = "the kernel of the node does not let py-spy read another process (kernel.yama.ptrace_scope)"
 

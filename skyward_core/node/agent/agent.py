@@ -42,8 +42,7 @@ async def recover_state(state: NodeState, slots: SlotDispatcher, lifecycle: Call
     """Restore the previous agent's calls from its journal, and reconnect its workers.
 
     Runs before clients can connect. The workers report the gang that they belong to, because a client that finds no
-    gang
-    would form a new one.
+    gang would form a new one.
     """
     orphans = worker_processes.find_orphaned_workers(state.config)
     for slot in slots.slots:
@@ -89,7 +88,7 @@ def _restore_journal(state: NodeState, lifecycle: CallLifecycle) -> None:
             lifecycle.restore_outcome(known, header, body)
 
 
-WORKER_START_DELAY = 5.0  # seconds that a new agent waits for workers of its predecessor to reconnect
+WORKER_START_DELAY = 5.0  # seconds in which workers of the previous agent may reconnect before new ones start
 # Number of consecutive lease checks (one per second) with active calls before the agent starts to sample machine
 # metrics. The samples are the history for clients that connect later.
 BUSY_CHECKS = 10

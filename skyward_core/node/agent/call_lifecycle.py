@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from typing import TypedDict
 
     class ErrorFileContent(TypedDict):
-        """Content of the file in which a worker saves its error. (Only for type checkers: creating it takes 1 ms.)"""
+        """Content of a worker's error file. (Defined only for type checkers, because creating it takes 1 ms.)"""
 
         message: str
         traceback: str
@@ -51,15 +51,15 @@ if TYPE_CHECKING:
     from skyward_core.protocol import frame_types as frames
 
 
-MAX_ERROR_FILE_BYTES = 1 << 16  # maximum bytes read from the file in which a worker saves its error
+MAX_ERROR_FILE_BYTES = 1 << 16  # maximum bytes read from a worker's error file
 MAX_MESSAGE_LENGTH = 8192  # maximum characters of an error message in an outcome
 GANG_BROKE = "the gang broke before the call began"
 
 
 def read_error_file(path: str) -> ErrorFileContent | None:
-    """Read and delete the file in which a worker saved its error.
+    """Read and delete a worker's error file (``TORCHELASTIC_ERROR_FILE``).
 
-    User code can write this file, so the content may be invalid.
+    User code writes this file, for example by ``@record`` of torch, so the content may be invalid.
 
     Returns:
         The content; None if the file is missing or invalid.
@@ -272,7 +272,7 @@ class CallLifecycle:
         elif header["kind"] == "raised":
             self._add_disk_full_hint(header)
             if process is not None:
-                # The worker also saved its error in a file. Delete the file, so that no later call reports this error.
+                # The error file may contain the same error. Delete the file, so that no later call reports this error.
                 read_error_file(self._state.config.paths.error_file(process.pid))
         elif header["kind"] == "exited" and process is not None:
             fields |= self._read_error_details(header, process)
@@ -461,9 +461,8 @@ class CallLifecycle:
     def claim(self, connection: Connection, call: Call, header: frames.ClientCall | frames.ClientClaim) -> None:
         """Deliver a call's outcome to a client that requests it over a new connection.
 
-        While the client that dispatched the call is connected, it remains the call's owner. All other clients get
-        copies of
-        the outcomes of this attempt and of later attempts.
+        While the client that dispatched the call is connected, it remains the call's owner. All other clients then
+        get copies of the outcomes of this attempt and of later attempts.
         """
         self.open_value_buffer(call)
         record = self._registry.records.get(call.run)

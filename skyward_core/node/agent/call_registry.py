@@ -60,7 +60,7 @@ class Call:
         self.slot = slot
         self.started_at: float | None = None
         self.started_unix = 0.0  # Unix time at which a worker received the call
-        self.worker: Connection | None = None  # process of the worker that runs the call
+        self.worker: Connection | None = None  # connection to the worker that runs the call
         self.log_start: dict[str, int] = {}
         self.stop_reason = ""
         self.timers: list[asyncio.TimerHandle] = []
@@ -158,7 +158,7 @@ class RunRecord:
         self.over = False  # whether the client has sent the last call of a map
         self.epoch = 0  # epoch of the gang in which the run ran last
         self.nodes: list[int] = []  # nodes that run the run; empty for all nodes of the pool
-        self.job = ""  # id of the job (a command with several runs, called steps) to which the run belongs, or ""
+        self.job = ""  # id of the job of which the run is a step, or ""
         self.more = False  # whether the job continues with another step after this run
         self.has_next_step = False  # whether the node has received the job's next step
         self.ended_at = 0.0  # time of the run's latest outcome, by the monotonic clock

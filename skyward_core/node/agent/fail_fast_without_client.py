@@ -70,8 +70,7 @@ class FailFast:
             try:
                 self._listener = socket.create_server((address, 0), family=family, backlog=MAX_PEER_CONNECTIONS)
             except OSError:
-                # The gang's address is not an address of this machine (as behind NAT). Only a client can then stop the
-                # gang.
+                # The node's address does not belong to this machine, so only a client can stop the gang.
                 return 0
             self._listener.setblocking(False)
             self._opening = asyncio.create_task(self._start_server(self._listener))

@@ -159,7 +159,7 @@ class FileTransferServer:
                 except (KeyError, TypeError, ValueError):
                     connection.send_frame({"t": "answer", "error": "invalid request"})
         except OSError:
-            return  # The peer has disconnected, and reports the error to its user.
+            return  # The peer has disconnected. The client reports the error.
 
     def _handle_request(self, connection: TlsConnection, request: FileBlob | FilePut | FileResult | FileOutput) -> None:
         kind, name = request["t"], str(request.get("name"))

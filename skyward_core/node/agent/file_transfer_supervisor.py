@@ -124,5 +124,5 @@ def _spawn_peer_process() -> socket.socket:
         # The process changes the niceness of its session.
         nothing, files = subprocess.DEVNULL, [theirs.fileno()]
         process = subprocess.Popen(command, stdin=nothing, pass_fds=files, start_new_session=True)
-    process.returncode = 0  # The agent reaps all child processes itself, so asyncio must not wait for this one.
+    process.returncode = 0  # The agent reaps all child processes itself, so subprocess must not wait for this one.
     return ours

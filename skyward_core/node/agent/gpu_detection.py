@@ -19,7 +19,7 @@ LIST_CODE = (
     "sys.path += [e for e in path if e and e not in sys.path];"
     "from skyward_core.runtime.visible_nvidia_gpus import devices; print(json.dumps(devices()))"
 )
-DRIVER_TIMEOUT = 60  # seconds for nvidia-smi to answer; without persistence mode, waking the GPUs takes long
+DRIVER_TIMEOUT = 60  # seconds for the NVIDIA driver to answer; without persistence mode, initializing GPUs takes long
 DRIVER_TIMEOUT_ERROR = f"the NVIDIA driver has not answered for {DRIVER_TIMEOUT} s"
 
 Devices = list[tuple[str, str]]
@@ -69,7 +69,7 @@ def start_gpu_query(config: AgentConfig, then: Callable[[Devices, str], None]) -
     except OSError as error:
         then([], f"cannot start the GPU query: {error}")
         return
-    child.returncode = 0  # The agent reaps all child processes itself, so asyncio must not wait for this one.
+    child.returncode = 0  # The agent reaps all child processes itself, so subprocess must not wait for this one.
     pipe = cast(IO[bytes], child.stdout)
     chunks: list[bytes] = []
 

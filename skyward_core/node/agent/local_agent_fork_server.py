@@ -19,14 +19,14 @@ from typing import Any, NoReturn
 from skyward_core.node.agent.__main__ import preload_modules, try_start
 from skyward_core.node.agent.worker_processes import describe_exit, describe_shortage, reap
 
-MAX_ERROR_BYTES = 2000  # maximum characters of an answer; a longer one might not be written atomically
+MAX_ERROR_BYTES = 2000  # maximum characters of an error; a longer answer might not be written atomically
 
 
 def main() -> None:
     preload_modules()
     # Without this, garbage collection would write to the shared pages and so copy them into every forked agent.
     gc.freeze()
-    starting: dict[int, str] = {}  # pid of an agent's process that has not answered yet -> folder of the agent
+    starting: dict[int, str] = {}  # pid of a process that starts an agent and then exits -> folder of the agent
 
     def report_deaths(*_: object) -> None:
         """Send an error for each agent process that died before it sent its answer."""

@@ -106,8 +106,7 @@ class LogTail:
         """Check whether the files are unchanged, without reading them, in a tenth of the time of a complete poll.
 
         The file system's clock has coarse ticks that hide a second change in the same tick. So the files count as
-        unchanged
-        only after two equal polls in a row.
+        unchanged only after two equal polls in a row.
         """
         state = [os.stat(self._spool).st_mtime_ns, *(os.fstat(opened).st_size for opened in self._files.values())]
         self._unchanged_polls = self._unchanged_polls + 1 if state == self._state else 0
@@ -376,7 +375,7 @@ class RankLogs:
         return {name: [call.log_start.get(name, 0), end] for name, end in self.ends.items()}
 
     def _is_unchanged(self) -> bool:
-        """Check for the usual case: a call has printed nothing, and all earlier output is marked."""
+        """Check for the usual case: nothing was printed since the last call ended, and all earlier output is marked."""
         if self._marker is None:
             return False
         ends = self._sizes()
@@ -427,7 +426,7 @@ class RankLogs:
         sizes = {}
         for name in (self._marks, self._metrics):
             path = f"{self._spool}/{name}"
-            # Most calls write no such files, and access() is faster than an exception for a missing file.
+            # Usually the files are missing, and access() is faster than an exception.
             if os.access(path, os.F_OK):
                 with suppress(FileNotFoundError):  # User code may have deleted the file since the check.
                     sizes[name] = os.stat(path).st_size

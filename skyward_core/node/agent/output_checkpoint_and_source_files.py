@@ -224,7 +224,7 @@ def restore_file(
 ) -> bool:
     """Move a blob to a path in the working folder. Readers see either the old or the new content.
 
-    Does not replace a file that ranks have written or changed, but a file that an earlier call of this function wrote.
+    Replaces a file that an earlier call of this function wrote, but not a file that ranks have written or changed.
 
     Args:
         folder: The ranks' working folder.
@@ -269,7 +269,7 @@ def restore_file(
             target = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, dir_fd=parent)
             with open(blob, "rb") as source, open(target, "wb") as copy:
                 shutil.copyfileobj(source, copy, PIECE)
-        # Use the open file, because a rank could replace the path by a named pipe.
+        # O_NONBLOCK and O_NOFOLLOW, because a rank may have replaced the file by a named pipe or a link.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(draft, flags, dir_fd=parent), "rb") as copy:
             os.fchmod(copy.fileno(), 0o644)

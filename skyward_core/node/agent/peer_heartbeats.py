@@ -159,7 +159,7 @@ class PeerHeartbeats:
         self._reports: dict[int, tuple[float, dict[int, float]]] = {}
         # node -> connection on which its last heartbeat arrived; this agent sends nothing on the connection
         self._incoming: dict[int, Connection] = {}
-        # node -> number of its last heartbeat; heartbeats with a lower number are replays and rejected
+        # node -> number of its last heartbeat; only heartbeats with a higher number are accepted
         self._counts: dict[int, int] = {}
         self._count = 0
         self._resumed_at = 0.0  # time since which this agent has received heartbeats without being paused itself

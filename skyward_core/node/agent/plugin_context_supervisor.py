@@ -130,7 +130,7 @@ class PluginContextProcess:
         if process.connection is not None:
             process.connection.send({"t": "exit"})
         if not process.is_ready and self.entry_failure is None:
-            # Interrupt the process: it is still running a plugin's code to enter contexts, so it has none to leave.
+            # Interrupt the process, which is still running a plugin's code, or has no contexts to leave.
             signal_group(process.pid, signal.SIGTERM)
         asyncio.get_running_loop().call_later(grace, self._kill_if_current, process)
 

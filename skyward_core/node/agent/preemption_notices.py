@@ -136,7 +136,7 @@ class PreemptionNotifier:
         self._epochs: dict[int, int] = {}  # preempted node -> epoch of the gang whose ranks were notified
 
     def start(self) -> None:
-        """Repeat the notifications of notices that an earlier agent saved, then start polling for notices."""
+        """Resume the notifications that an earlier agent has begun or saved, then start polling for notices."""
         self._saved = {each.node: each for each in read_notices(self._state.config.paths.notices)}
         self._note_end()
         self._state.is_preempted = self._node in self._saved
@@ -214,11 +214,10 @@ class PreemptionNotifier:
     # -- other nodes -------------------------------------------------------------------------------------
 
     def on_remote_notice(self, node: int, left: float) -> None:
-        """Notify the ranks of this node that another node is preempted, as a client reported.
+        """Notify the ranks of this node that another node is preempted, as a client or that node reported.
 
         If the run restarts, the ranks save their work together with that node's ranks, because saving a framework's
-        checkpoint
-        is a collective operation. They get SIGTERM, too.
+        checkpoint is a collective operation. They get SIGTERM, too.
 
         Args:
             node: The other node.
@@ -234,7 +233,7 @@ class PreemptionNotifier:
     def save_run(self, run: str, grace: float) -> None:
         """Notify the ranks of a run that is cancelled, so that they save their work within ``grace`` seconds."""
         key = min(CANCELLED_NODE, min(self._saved, default=0) - 1)
-        for slot in self._slots.slots:  # Skip ranks that already save, because a second SIGTERM would interrupt them.
+        for slot in self._slots.slots:  # Only extend the time of saving ranks: a second SIGTERM would interrupt them.
             saves = slot.process is not None and slot.process.saves_for is not None
             if saves and any(call[0] == run for call in slot.running):
                 slot.mark_saving(key, monotonic() + grace)

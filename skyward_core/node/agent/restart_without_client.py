@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 HEAD = 0
 PEER_PATIENCE = 30.0  # seconds for which the head asks a node that does not answer, before the head ends the run
-# bytes at the end of a rank's metrics file in which the head searches the largest training step
+# bytes at the end of a rank's metrics file in which its agent searches the largest training step
 MAX_METRICS_BYTES = 1 << 20
 HEARD_SECONDS = 2.0  # maximum seconds since the last heartbeat of a node for its agent to count as running
 NO_AGENT = "its agent has ended"

@@ -284,7 +284,7 @@ class SlotDispatcher:
     def forget_modules(self) -> None:
         """Clear the recorded hashes of modules, because new processes replace the workers that loaded the modules."""
         if self._state.module_hashes:
-            # imported late, because few pools load modules from the working folder
+            # imported late, because few pools need it
             from skyward_core.node.agent.output_checkpoint_and_source_files import remove_compiled
 
             remove_compiled(self._state.config.cwd, self._state.module_hashes)
@@ -345,13 +345,13 @@ class PauseClock:
         self._remote_timer: asyncio.TimerHandle | None = None
 
     def paused_seconds(self, key: Hashable) -> float:
-        """Return the seconds for which the rank ``key`` was paused; for ``ALL_PAUSES``, for which any rank was."""
+        """Return the seconds for which ``key``, such as a slot, was paused; for ``ALL_PAUSES``, for which any was."""
         return self._accumulated.get(key, 0.0) + (
             monotonic() - self._paused_since[key] if key in self._paused_since else 0.0
         )
 
     def set_paused(self, key: Hashable, is_paused: bool) -> None:
-        """Set whether the rank ``key`` is paused."""
+        """Set whether ``key``, such as a slot, is paused."""
         for clock in (key, ALL_PAUSES):
             still = self._paused.setdefault(clock, set())
             (still.add if is_paused else still.discard)(key)

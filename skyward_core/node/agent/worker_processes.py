@@ -76,9 +76,9 @@ class Process:
         self.kill_reason = ""  # reason for which the agent stopped the process, or ""
         self.is_script = False  # whether the process runs a whole script, which may exit at any time
         self.handles_sigterm = False  # whether user code has installed a handler of SIGTERM
-        # preempted node whose notice is the reason for the SIGTERM that the process got
+        # node of the notice because of which the process got SIGTERM; CANCELLED_NODE or less for a cancelled run
         self.saves_for: int | None = None
-        self.saves_until = 0.0  # time at which the preempted machine ends, by the monotonic clock
+        self.saves_until = 0.0  # deadline of this notice, by the monotonic clock
         self.is_unusable = False  # whether plugins' contexts failed and a call has reported the failure
 
     def exited_successfully(self, status: int | None) -> bool:
@@ -147,7 +147,7 @@ def lower_priority(pid: int, nice: int) -> None:
         try:
             autogroup.write_text(str(nice))
         except OSError:
-            return  # Ignore failures, because a high priority is harmless. The kernel rejects frequent changes.
+            return  # Best effort: the kernel rejects frequent changes.
 
 
 def signal_group(pid: int, number: int) -> None:
@@ -193,14 +193,14 @@ def _start_time_by_ps(pid: int) -> str:
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the processor seconds of a process and of its reaped children; 0 if unknown."""
+    """Return the processor seconds of a process and its children, including reaped ones; 0 if unknown."""
     ticks = 0
     for each in (pid, *_children(pid)):
         try:
             text = Path(f"/proc/{each}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        # Add user and system time, both of the process and of its reaped children.
+        # user and system time, of each process and of its reaped children
         ticks += sum(map(int, text.rpartition(")")[2].split()[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 

@@ -136,7 +136,7 @@ def decide_step(slot: Slot, node: NodeState, apps: PluginContextProcess) -> Step
         if epoch != gang.epoch and gang.epoch and fits and not has_left:
             if node.has_separate_tasks and not slot.number and not slot.queue:
                 return "wait"  # The rank waits for a broadcast to join the gang, because tasks run in other processes.
-            # Wait until the node's plugin contexts are entered, because ranks are set up inside them.
+            # Wait until the node's plugin contexts were entered, or could not be entered.
             return "set up" if not gang.has_app_hooks or apps.is_resolved else "wait"
     if not slot.queue:
         return "wait" if slot.running else "look around"
@@ -218,7 +218,7 @@ class Slot:
 
     @property
     def has_turn(self) -> bool:
-        """Whether the first call of the queue may start: the rank has free capacity and no earlier call."""
+        """Whether the first call of the queue may start: the rank has capacity, and its twin slot no earlier call."""
         running, twin = len(self.running), self.twin
         if twin is not None:
             running += len(twin.running)
@@ -460,8 +460,8 @@ class Slot:
         """Record that the process gets SIGTERM because of a preemption notice, so that it has time to save.
 
         Args:
-            node: The preempted node.
-            ends: Time at which the node's machine ends, by the monotonic clock.
+            node: Node of the notice; CANCELLED_NODE or less for a cancelled run.
+            ends: Deadline of the notice, by the monotonic clock.
         """
         if self.process is not None:
             self.process.saves_for, self.process.saves_until = node, ends
@@ -474,7 +474,7 @@ class Slot:
         return bool(self.running) or (self.process is not None and self.process.is_ready)
 
     def restarts_with_gang(self) -> bool:
-        """Whether the slot runs a gang's call that restarts after a preemption."""
+        """Check whether the slot runs a gang's call that restarts after a preemption."""
         return any(call.is_gang_call and "attempt" in call.header for call in self.running.values())
 
     def _grace(self, process: Process) -> float:
@@ -628,7 +628,7 @@ class Slot:
         if exited_by_itself or (process is not None and process.is_script):
             stopped |= bool(killed or call.stop_reason)
         if stopped and header["kind"] == "returned":
-            # The call has no result although it exited with 0, because many SIGTERM handlers save state and call
+            # A stopped call has no result, even if it exited with 0: many SIGTERM handlers save state and call
             # sys.exit(0).
             header["kind"], header["summary"], header["size"], body = "collateral", None, 0, b""
         header = self._lifecycle.finalize_outcome(call, header, killed, process)

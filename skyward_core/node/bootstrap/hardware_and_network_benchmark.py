@@ -214,7 +214,7 @@ def measure_host(base: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_gpus() -> tuple[list[tuple[str, float]], str]:
-    """Return the name and the memory in MiB of each GPU, and the reason if the driver does not answer ("" if it does).
+    """Return the name and the memory in MiB of each GPU, and the reason if there is no result.
 
     Retries until the time limit, because a driver that is still loading fails or lists no GPUs.
     """

@@ -493,7 +493,7 @@ def _explain_index_failure(requirements: Sequence[str], indexes: Sequence[restri
 
 
 def _list_installed(python: str, root: str = ROOT) -> dict[str, str]:
-    """Return the installed packages of an interpreter, in pip's format."""
+    """Return the version of each installed package of an interpreter."""
     done = _query_interpreter(python, root)
     try:
         return dict(json.loads(done.stdout.splitlines()[-1]))

@@ -131,9 +131,8 @@ def _beside(path: Path, suffix: str) -> Path:
 class FolderCopy:
     """A node's copy of the client's folder, locked by one client at a time.
 
-    Files that ranks wrote since the upload are never lost: if the client has changed the same file, the ranks' version
-    is
-    renamed, otherwise it stays in place.
+    Files that ranks wrote since the upload are never lost. If the client has changed the same file, the ranks' version
+    is renamed. Otherwise it stays in place.
 
     Args:
         root: Folder of skyward on the node.
@@ -246,7 +245,7 @@ class FolderCopy:
                 file.write(piece or b"")
         if not exists:
             partial.unlink()
-            # The client has deleted the file during the upload, so delete the version that was uploaded before.
+            # The client can no longer read the file, so delete the version that was uploaded before.
             self._remove(item.path)
             return
         partial.chmod(item.mode | 0o600)

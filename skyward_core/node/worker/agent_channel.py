@@ -82,7 +82,7 @@ class AgentChannel:
         return self._frames.popleft()
 
     def _read(self, current: socket, flags: int = 0) -> bool:
-        """Read the data that a connection has received. Return False at its end."""
+        """Read data that a connection has received. Return False if there was none, as at the end of the connection."""
         try:
             data = current.recv(1 << 16, flags)
         except OSError:

@@ -81,7 +81,7 @@ class LoadedModules:
 
 def _hash_file(path: str, unchanged_since: float = inf) -> str:
     """Return a file's content hash; ``UNKNOWN_HASH`` if it is unreadable or changed after ``unchanged_since`` (ns)."""
-    from skyward_core.util.content_hash import hash_bytes  # imported late, because few workers hash files
+    from skyward_core.util.content_hash import hash_bytes  # imported late, because it is rarely needed
 
     try:
         # O_NONBLOCK, because opening a named pipe would otherwise wait for a writer
@@ -486,7 +486,7 @@ class SourceFiles:
         return copy
 
     def _register_source(self, name: str, file: str, content: str) -> None:
-        """Make tracebacks and :mod:`inspect` find the source text of a script file that the node does not have."""
+        """Make tracebacks and :mod:`inspect` find the client's source text under a file name of the node."""
         if not os.path.exists(file):  # noqa: PTH110
             return
         self._registered[name] = file, content

@@ -136,8 +136,7 @@ def _pickle_error(error: BaseException, name: str, message: str) -> bytes:
     """Return the pickle of the first variant of an exception that can be loaded again.
 
     The variants are the exception itself, an exception of its type created without ``__init__``, and a stand-in with
-    its
-    name.
+    its name.
     """
     from skyward_core.model.errors import RemoteError
 

@@ -190,7 +190,7 @@ class CapturedStreams:
         self._note_output()
 
     def _start_thread(self) -> bool:
-        """Start the thread that waits until writes are marked again. Return False if the process limit forbids it."""
+        """Start the thread that re-enables marks after a pause. Return False if the process limit forbids it."""
         if self._thread is None:  # The thread starts at the first output, because most calls print nothing.
             thread = threading.Thread(target=self._rearm_marks, name="log-marks", daemon=True)
             with suppress(RuntimeError):

@@ -137,7 +137,7 @@ class StopSignal:
         self._main = threading.get_ident()
         # whether the latest call installed its own SIGTERM handler, even if it has removed the handler
         self.was_overridden = False
-        self._changed = False  # whether user code has set a handler of any signal since the last check
+        self._changed = False  # whether user code has set a handler of any signal since the last restoration
         self._idle_handler: Callable[..., Any] = self._handle  # SIGTERM handler that is installed while no call runs
         self._forking = threading.local()
         self._hooks = (type(self)._hold_back.__code__, type(self)._let_through.__code__)

@@ -251,8 +251,7 @@ class WorkerProcess:
             self._flush()
             os._exit(code)  # No user code has run, so no exit handlers need to run.
         if not_reusable_reason() and not self._is_orphaned:
-            # The exit has no time limit if a script ran, because a plain Python process has none for exit handlers
-            # either.
+            # The exit has no time limit, because exit handlers of a script in plain Python have none either.
             grace = 0
         if grace:
             share = 1 if self._is_orphaned else 0.9
