@@ -21,7 +21,7 @@ from skyward_core.protocol.frame_codec import AnyHeader, Header, WireError, deco
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import CredentialKeys
 
-TIMEOUT = 5.0  # seconds without a received byte after which the peer counts as unreachable
+TIMEOUT = 5.0  # seconds without a sent or received byte after which the peer counts as unreachable
 HANDSHAKE_TIMEOUT = 10.0  # seconds for the whole TLS handshake
 CLIENT = "client"  # name in the client's certificate; only its holder may upload blobs and download results
 RECORD_BYTES = 1 << 14

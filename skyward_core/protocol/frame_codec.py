@@ -30,7 +30,7 @@ COMMAND_LINE_MARKER = b"argv"
 WINDOW = 16  # maximum number of values that a generator may yield before its reader has acknowledged them
 # Kinds of outcomes with a result. All other kinds mean that the call did not complete.
 RESULT_KINDS = ("returned", "raised", "exited")
-PICKLED_NONE = b"\x80\x04N."  # pickle of None, which is a frequent result; NONE_SUMMARY is its summary
+PICKLED_NONE = b"\x80\x04N."  # pickle of None; NONE_SUMMARY is its summary
 NONE_SUMMARY: Any = {
     "type": "NoneType",
     "text": "None",

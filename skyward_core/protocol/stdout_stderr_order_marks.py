@@ -23,8 +23,7 @@ class Mark:
     """Mark that records the sizes of a rank's two output files at a time.
 
     ``at`` is the Unix time in seconds; ``run`` is "" if the run is ambiguous. A plain class, because creating a named
-    tuple
-    would delay each worker and agent.
+    tuple would delay each worker and agent.
     """
 
     __slots__ = ("at", "err", "kind", "out", "run")

@@ -643,7 +643,7 @@ def set_phase(phase: str) -> None:
 
 @contextmanager
 def import_for_call() -> Iterator[None]:
-    """Mark the imports of a block as needed to load a call's function, so that it must not create pools."""
+    """Mark imports of this thread in a block as needed to load a call's function, so they must not create pools."""
     _thread_state.loads = True
     try:
         yield

@@ -156,8 +156,7 @@ def pending_notices() -> list[PreemptionNotice]:
     """Return the saved notices that concern this rank.
 
     These are notices for this machine or process, and during a gang's call also notices for other machines of the gang
-    that
-    may still run.
+    that may still run.
     """
     now, pid = monotonic(), os.getpid()
 

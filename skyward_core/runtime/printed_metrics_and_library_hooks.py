@@ -74,7 +74,7 @@ _EVALUATION = re.compile(r"val|test|eval")
 _ETA = re.compile(r"\beta:?\s*(?:\d+ days?, )?\d+(?::\d\d)+,?", re.IGNORECASE)
 _DIGIT = re.compile(r"\d|nan|inf")
 _LINE_ENDS = re.compile(rb"[\r\n]+")
-# Texts of which every line with metrics contains at least one, so that other lines are skipped quickly.
+# A line without any of these texts is skipped, unless it may be a row of a table.
 _CUES = (
     b"loss", b"acc", b"epoch", b"step", b"iter", b"update", b"episode", b"reward", b"ppl", b"perplexity", b"nll", b"f1",
     b"auc", b"bleu", b"rouge", b"mse", b"mae", b"psnr", b"iou", b"wer", b"cer", b"elbo", b"%|", b"=>", "━".encode(),
@@ -140,7 +140,7 @@ class _Line:
         self.is_bar = self.is_labelled = self.is_setting = False
 
     def add(self, name: str, text: str, unit: str) -> bool:
-        """Add a metric to the line. Return False if its name looks like prose, so that the line is rejected."""
+        """Add a metric to the line. Return False if its name is prose or its unit is invalid, to reject the line."""
         words = name.lower().split()
         if len(words) > 1 and not _PROSE.isdisjoint(words[1:] if words[0] == "number" else words):
             return words[:2] == ["number", "of"] and _PROSE.isdisjoint(words[2:])
@@ -324,7 +324,7 @@ class PrintedMetrics:
         if not names or len(cells) < len(names):
             return None
         tail = re.search(r"\s(\d+)/(\d+)\s", " ".join(cells[len(names) :]))
-        with suppress(ValueError):  # A first cell without a number means that the line is not a row of the table.
+        with suppress(ValueError):  # A cell that is not a number means that the line is not a row of the table.
             value, _, total = cells[0].partition("/")
             if float(value) < self._row:  # A smaller number than in the previous row means that the table has ended.
                 self._columns = []
@@ -378,8 +378,7 @@ class PrintedMetrics:
         """Return value, total and kind of the whole run's progress, as far as a line shows it.
 
         Kinds are 2 for epochs, 1 for steps, 0 for bars. A position within an epoch is the run's progress only if the
-        number of
-        epochs is known.
+        number of epochs is known.
         """
         if line.group or line.is_labelled:
             return None
@@ -399,7 +398,7 @@ class PrintedMetrics:
 
 
 class _Pattern:
-    """Lines that differ only in their numbers. Their metrics count once three such lines were printed.
+    """Lines with the same first result and the same kinds of positions. Their metrics count after three such lines.
 
     The steps of these lines must increase. Without steps, the values must differ.
 

@@ -116,7 +116,7 @@ _LIBRARIES = ("numpy", "torch", "jax", "jaxlib", "tensorflow", "pandas", "datase
 
 
 def _array_library(data: Any) -> str | None:
-    """Return the name of the library that defines an array or a frame. Compares type names, and imports no library."""
+    """Return an array's library, or "frame" for a data frame. Uses the names of types, so that nothing is imported."""
     for base in type(data).__mro__:
         root = base.__module__.partition(".")[0]
         # Other classes of these libraries, such as a torch Dataset, cannot be sliced like an array.

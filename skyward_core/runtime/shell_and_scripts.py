@@ -372,8 +372,8 @@ def _run_exit_handlers() -> None:
     """Run the steps of Python's exit in their order, while the call is still in progress.
 
     These steps may take long. Non-daemon threads are joined. Just before that, executors stop their threads.
-    Afterwards,
-    exit handlers end the servers of multiprocessing. Joining the threads of these servers before that would hang.
+    Afterwards, exit handlers end the servers of multiprocessing. Joining the threads of these servers before that would
+    hang.
     """
     before_threads: list[Any] = getattr(threading, "_threading_atexits", [])
     while before_threads:

@@ -14,8 +14,7 @@ def devices() -> list[tuple[str, str]]:
     """Return name (as in ``CUDA_VISIBLE_DEVICES``) and model of each GPU that this process may use.
 
     In MIG mode, the devices of a GPU are its MIG slices. If ``CUDA_VISIBLE_DEVICES`` is set, for example by a
-    scheduler,
-    only its devices are returned. A model is "" if the driver does not know the device.
+    scheduler, only its devices are returned. A model is "" if the driver does not know the device.
 
     Raises:
         PoolError: If the driver does not answer.
@@ -27,7 +26,7 @@ def devices() -> list[tuple[str, str]]:
     try:
         with nvml() as pynvml:
             listed = [(number, uuid, model) for number, uuid, model, _ in _list_devices(pynvml)]
-    except PoolError:  # Without a driver, return the devices of the variable without models.
+    except PoolError:  # Without a driver that answers, return the devices of the variable without models.
         listed = []
     return [(name, next((model for *known, model in listed if _matches_name(name, *known)), "")) for name in names]
 

@@ -109,8 +109,8 @@ LOADED_AT_START = (
     "skyward_core/util/__init__.py",
     "skyward_core/util/redaction.py",
 )
-# Code that only some nodes load at startup. It is sent as bytecode, too, because nodes cannot cache bytecode. All code
-# in no list is sent as source, because bytecode is larger.
+# Code that some nodes load. Nodes cannot cache bytecode, so this code is sent as bytecode, too. All other code is sent
+# as source, because bytecode is larger.
 COMPILED = (
     *LOADED_AT_START,
     "pynvml.py",

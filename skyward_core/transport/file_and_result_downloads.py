@@ -81,7 +81,7 @@ class IncomingOutput:
     def _lock(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Retry if the lock's previous owner renamed the file after this process opened it.
+            # The lock is useless if its previous owner has renamed the file since this process opened the file.
             if os.path.samestat(os.fstat(self._file), self.path.stat()):
                 return
         except (BlockingIOError, FileNotFoundError):
@@ -296,7 +296,7 @@ class ResultDownload:
             self._file = None
 
     def load(self) -> Any:
-        """Unpickle the complete result, and delete its file. Unpickling may run user code, so call this only once."""
+        """Unpickle the complete result, which may run user code, and delete its file. May be called only once."""
         long, self._long = self._long, []
         with open(self.path, "rb") as source:
             buffers = (run.getvalue() if isinstance(run, BytesIO) else run for run in long)

@@ -1,4 +1,4 @@
-"""Dataclasses that share their methods, so that they are created faster.
+"""Dataclasses that share their methods, so that the classes are created faster.
 
 ``dataclass`` compiles the methods of each class. This takes about a millisecond per class and would delay every start.
 """

@@ -148,5 +148,5 @@ def _sequence_end(rest: str, *, is_last: bool) -> int:
 
 
 def _expand_c1(c1: re.Match[str]) -> str:
-    """Return the sequence of two characters (ESC and a letter) that is equivalent to a C1 control character."""
+    """Return the sequence of two characters (ESC and another) that is equivalent to a C1 control character."""
     return "\x1b" + chr(ord(c1[0]) - 0x40)

@@ -71,7 +71,7 @@ _logger = logging.getLogger("asyncssh")
 if _logger.level == logging.NOTSET:
     _logger.setLevel(logging.WARNING)
 
-# Disable asyncssh's debug messages: it formats their arguments even if nothing is logged, which takes 5 % of a start.
+# Skip messages that are not logged: asyncssh would format their arguments and describe each packet, 5 % of a start.
 _log_message, _log_packet = SSHLogger.log, SSHPacketLogger._log_packet
 
 
@@ -89,7 +89,7 @@ SSHLogger.log = _log  # type: ignore[method-assign]
 SSHPacketLogger._log_packet = _log_packet_in_detail  # type: ignore[assignment]
 
 MAX_FILE_SIZE = 1 << 20  # maximum bytes of a key or configuration file
-# maximum number of cached ciphers, two per connection; a cipher that does not fit is created for each packet
+# maximum number of cached ciphers, two per connection; beyond it, ciphers are created again
 MAX_CACHED_CIPHERS = 1024
 _cipher_class = vars(_ciphers).get("AESGCM")
 if isinstance(_cipher_class, type):

@@ -50,7 +50,7 @@ class Target(Value):
 
     @property
     def label(self) -> str:
-        """The host with user, port and jump hosts, in the syntax of the command line."""
+        """The host and its port, without the user, in the syntax of the command line."""
         return format_host(self.host, None, self.port)
 
     @property

@@ -268,7 +268,7 @@ def accept_key(key: ServerKey) -> Path:
         HostKeyError: If the file cannot be written.
     """
     if key.key in look_up([key.file], key.name, key.port).trusted:
-        return key.file  # The key is already saved, because another connection asked about the same host.
+        return key.file  # The key is already saved: two connections may have asked about the same host.
     line = f"{key.pattern} {key.key.export_public_key().decode().strip()}\n"
     try:
         _append(key.file, line.encode())

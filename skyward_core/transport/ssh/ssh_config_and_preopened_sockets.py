@@ -590,14 +590,14 @@ class PreopenedSockets:
 
 
 async def _dial(target: Target) -> socket.socket | None:
-    """Open a TCP connection to a host. Return None if the route to the host has a jump host or a proxy command."""
+    """Open a TCP connection to a host. Return None if its route needs more, such as a jump host or a proxy command."""
     route = await resolve(target)
     if route.jump or route.proxy_command or route.option("addressfamily") or route.option("bindaddress"):
         return None
     loop = asyncio.get_running_loop()
     failure: OSError | None = None
     async with asyncio.timeout(CONNECT_TIMEOUT):
-        # Encode ASCII host names here: asyncio would load the tables for IDNA, which takes as long as a key exchange.
+        # Encode ASCII names here: getaddrinfo() would load the tables for IDNA, which takes as long as a key exchange.
         host = route.host.encode() if route.host.isascii() else route.host
         for family, kind, protocol, _, address in await loop.getaddrinfo(host, route.port, type=socket.SOCK_STREAM):
             found = socket.socket(family, kind, protocol)

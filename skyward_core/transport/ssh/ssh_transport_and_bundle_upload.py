@@ -506,7 +506,7 @@ class SSHTransport:
             self._check_room(channel.facts)
             self._facts, self._facts_link = channel.facts, link
             if channel.facts["bundle"] and not channel.facts["rest"]:
-                # Upload the rest of the bundle, because an earlier client lost its connection before it did so.
+                # Upload the rest of the bundle: an earlier client may have lost its connection before it did so.
                 self._deferred_upload.begin()
 
     async def _forward(self, link: HostConnection, on_data: OnData, on_lost: OnLost) -> Pipe | None:
