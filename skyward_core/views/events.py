@@ -23,7 +23,7 @@ class Event(Value):
     """Base class of all events. ``at`` is Unix time in seconds."""
 
     kinds: ClassVar[dict[str, type[Event]]] = {}
-    written_as: ClassVar[str] = ""  # name of the event's kind in journals, if it is not derived from the class name
+    written_as: ClassVar[str] = ""  # name of the event's kind in journals, if it differs from the class name
     pool: str
     at: float = field(default_factory=time.time)
 
@@ -104,8 +104,7 @@ class RunOpened(Event):
     """Event: a run was dispatched.
 
     ``total``: number of ranks or tasks. ``job``: the job that contains the run as a step, or "". ``more``: whether
-    another
-    step follows.
+    another step follows.
     """
 
     run: str

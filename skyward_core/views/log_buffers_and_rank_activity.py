@@ -457,7 +457,7 @@ class LogRing:
 # Nested progress bars (tqdm) move the cursor down to draw, and up again. Such newlines do not end a line.
 _UP = b"\x1b[A"
 _BELOW = re.compile(rb"(?<!\n)(\n++)\r([^\n]*?)((?:\x1b\[A)+)")
-MAX_BAR_DEPTH = 8  # sequence by which nested progress bars move down, draw, and move up again
+MAX_BAR_DEPTH = 8  # maximum number of nested progress bars below the unfinished line
 
 
 class LineSplitter:

@@ -40,7 +40,7 @@ Span = tuple[str, str]  # smallest and largest value at one place of similar lin
 
 def line_template(text: str) -> str:
     """Return a text with its times and numbers replaced, so that similar texts become equal."""
-    # Replace numbers by newlines, which no line contains, so that different texts never become equal.
+    # Newlines cannot occur in a line, so texts become equal only if they differ in nothing but times and numbers.
     return _VALUE.sub("\n", text)
 
 
@@ -116,7 +116,7 @@ class HeldLines:
         oldest = min((queue[0] for queue in self._queues.values() if queue), key=lambda line: line.at)
         if oldest.at > until and self._size <= MAX_HELD_LINES and self._length <= MAX_HELD_CHARS:
             return None
-        # Every line waits for ranks that must print other lines first. Release a line that most ranks print next.
+        # If every line waits for ranks that must print other lines first, release a line that most ranks print next.
         return best or max(
             (queue[0] for queue in self._queues.values() if queue),
             key=lambda line: (line.at <= until, len(self._first[line.key]), -line.at),
@@ -192,7 +192,7 @@ class FoldedLine:
         return _VALUE.sub(lambda _: _format_span(next(spans)), self.text) if self.spans else self.text
 
     def widen(self, text: str) -> None:
-        """Extend the spans of the row's numbers by the numbers of a similar text."""
+        """Extend the spans of the row by the times and numbers of a similar text."""
         if text == self.text and not self.spans:
             return
         values = _VALUE.findall(text)
@@ -271,7 +271,7 @@ class LineFolder:
         return None
 
     def append(self, row: FoldedLine) -> FoldedLine:
-        """Create a row at the end, and return it."""
+        """Append a row, and return it."""
         self._rows[row.number] = row
         self.end += 1
         while self.end - self.first > self._capacity:

@@ -43,7 +43,7 @@ def metric_direction(name: str) -> int:
 
 
 def metric_rank(name: str) -> tuple[bool, int]:
-    """Return a sort key by which metrics suit to rank runs: losses first, then errors, then scores."""
+    """Return the sort key of a metric by which runs can be ranked: losses first, then errors, then scores."""
     return classify_metric(name) != "loss", metric_direction(name)
 
 

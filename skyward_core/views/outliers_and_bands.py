@@ -72,9 +72,8 @@ def find_outliers(values: Mapping[Key, float], apart: float = 0.0) -> list[Key]:
     """Return the keys of values that are outliers by the median absolute deviation, farthest first.
 
     Non-finite values are outliers unless all values are non-finite. If more than half of the values are equal, the
-    median
-    deviation is 0 and the mean deviation is used. Very similar values have a tiny deviation, so a minimum distance from
-    the median is required in addition.
+    median deviation is 0 and the mean deviation is used. Very similar values have a tiny deviation, so a minimum
+    distance from the median is required in addition.
 
     Args:
         values: Values by key.
@@ -147,7 +146,7 @@ class IncrementalBand:
         self._first, self._columns = first, columns
         self._ends = [first + step * (column + 1) for column in range(columns)]
         if self._exact and columns:
-            self._ends[-1] = last  # Set the exact end, because adding up the columns causes a rounding error.
+            self._ends[-1] = last  # Set the exact end, because the computed end may have a rounding error.
         self._lows, self._highs = [inf] * columns, [-inf] * columns
         self._middles = [array("d") for _ in range(columns)]
         self._own = [False] * columns

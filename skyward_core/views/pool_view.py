@@ -200,8 +200,7 @@ class PoolView(Value):
 
     ``state``: starting, connecting, up, degraded, stopping, gone, failed, unreachable, unfinished. ``key`` is unique,
     ``name`` is not. ``ended_at``: Unix time of the verified end. ``hint``: a fix, if ``detail`` is an error without
-    one.
-    ``start_error``: the reason why an ended pool did not start.
+    one. ``start_error``: the reason why an ended pool did not start.
     """
 
     name: str
@@ -226,7 +225,7 @@ class PoolView(Value):
     spent_before: float = 0.0  # US dollars spent at earlier prices
     budget: float | None = None  # budget in US dollars
     budget_state: states.BudgetStatus = "within"
-    # Unix time at which the pool is torn down because its budget is used up, unless the user objects
+    # Unix time at which the pool is torn down because of its budget, unless the user answers
     budget_ends_at: float | None = None
     ends_at: float | None = None  # Unix time at which the lease expires; see events.LeaseNews
     unfetched: dict[str, int] = field(default_factory=dict)  # run -> size of its unfetched results in bytes

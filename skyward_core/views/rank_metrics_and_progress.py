@@ -24,7 +24,7 @@ PLATEAU_SECONDS = 300.0
 MIN_FALL = 0.01  # share of its first median by which a metric must have fallen to count as a training loss
 MIN_IMPROVEMENT = 0.001  # share of the total fall by which a new minimum must be lower to count as an improvement
 PACE_SIZE = 8  # number of values whose median is a rank's pace, so that a single slow step has no effect
-MAX_PACES = 256  # maximum number of stored paces per rank; beyond it, neighboring paces are merged in pairs
+MAX_PACES = 256  # maximum number of stored paces per series; beyond it, neighboring paces are merged in pairs
 
 
 class SeriesDiagnostics:
@@ -217,8 +217,7 @@ class ProgressTracker:
     """Progress of one rank, computed from values that it logs and prints.
 
     Values count once three of them are consistent: of the same kind and total, and increasing. A progress bar that
-    begins
-    again in one process belongs to an epoch, not to the run.
+    begins again in one process belongs to an epoch, not to the run.
     """
 
     __slots__ = ("_found", "_repeated", "_source")
@@ -256,7 +255,7 @@ class ProgressTracker:
 
     @property
     def current(self) -> Progress | None:
-        """The rank's progress: that of the highest kind (epochs, then steps, then bars).
+        """The rank's progress: that of the highest kind. Logged values precede printed ones, and bars come last.
 
         Among bars, this is the oldest unfinished bar, because bars inside it are newer.
         """
@@ -386,7 +385,7 @@ class MetricStore:
         return {rank: progress for rank, progress in found.items() if progress is not None}
 
     def progress(self, run: str) -> Progress | None:
-        """Return the progress of the slowest rank; None if no rank's progress is reliable."""
+        """Return the progress of the rank that is behind all others; None if no rank's progress is reliable."""
         return min(self.progress_by_rank(run).values(), key=lambda found: found.fraction, default=None)
 
     def latest(self, run: str, rank: int) -> dict[str, float]:

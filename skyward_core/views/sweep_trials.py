@@ -136,7 +136,7 @@ class TrialTable:
 
     @property
     def _result_name(self) -> str:
-        """Return the name of the number in the trials' results: the first key of dictionaries, otherwise "result"."""
+        """Name of the number in the trials' results: the first key of dictionaries, otherwise "result"."""
         values = (row.value for row in self.rows)
         names = (next(iter(value), "") for value in values if isinstance(value, dict))
         return sanitize_line(str(next(names, RESULT)))
