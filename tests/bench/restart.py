@@ -49,6 +49,16 @@ if rank == 0:
 dist.barrier()
 dist.destroy_process_group()
 """
+# Steps that wait for 10 ms, as for a GPU, so that the noise of the processors is small. Every 20th step saves.
+WAITING = JOB.replace("import json,", "import json, os,").replace(
+    "        optimizer.step()\n",
+    """        optimizer.step()
+        time.sleep(0.01)
+        if step % 20 == 19 and dist.get_rank() == 0:
+            os.makedirs(os.environ["SKYWARD_CHECKPOINT_DIR"], exist_ok=True)
+            torch.save(net.state_dict(), os.environ["SKYWARD_CHECKPOINT_DIR"] + "/step.pt")
+""",
+)
 
 
 def measure() -> list[Metric]:
@@ -73,7 +83,7 @@ def measure() -> list[Metric]:
                     continue
                 if turn:  # the first round reads the framework from the disk
                     seconds[us].append(took)
-        job.write_text(JOB, encoding="utf-8")
+        job.write_text(WAITING, encoding="utf-8")
         steps: dict[bool, list[float]] = {True: [], False: []}
         for life in range(LIVES):
             for us, step in steps_in_turn({True: [*ours, restarts, *tail], False: [*ours, *tail]}, order(life), folder):
@@ -84,7 +94,9 @@ def measure() -> list[Metric]:
     return [
         Metric("killed_rank_to_next_step_s", whole[True], whole[False]),
         Metric("beyond_start_of_script_s", beyond[True], beyond[False], Bar(at_most=3.0)),
-        Metric("step_with_restarts_ms", median(steps[True]) * 1e3, median(steps[False]) * 1e3, Bar(ratio_at_most=1.01)),
+        Metric(
+            "step_without_faults_ms", median(steps[True]) * 1e3, median(steps[False]) * 1e3, Bar(ratio_at_most=1.01)
+        ),
         *measure_copies(),
     ]
 
