@@ -164,8 +164,7 @@ class Compute(PoolOperations):
             ways, self._startup_notes = resolve_alternatives(ways, providers.provider_override)
             allocation = None
             if len(ways) == 1 and not ways[0].chooses:
-                # A provider from the command line replaces the providers of the specs. It has fixed machines, so there
-                # is nothing to select.
+                # The provider that replaces those of the specs has fixed machines, so there is nothing to select.
                 selection, options = None, options and replace(options, selection=None)
         if providers.nodes_override is not None:
             ways, nodes = [replace(each, nodes=None) for each in ways], providers.nodes_override

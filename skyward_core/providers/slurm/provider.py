@@ -482,8 +482,8 @@ class Slurm(JsonSettings, StrictKeywords):
             _moving[job] = moving, _moving[job][1] - 1
             if _moving[job][1] == 0:
                 del _moving[job]
-                # The last wait was cancelled, because the pool ends. Wait until the request has ended: sbatch may have
-                # just submitted a job, which the teardown must find.
+                # If the request is still active, all waits were cancelled, because the pool ends. Wait for its end:
+                # sbatch may have just submitted a job, which the teardown must find.
                 if moving.cancel():
                     await asyncio.wait([moving])
         return next(each for each in moving.result() if each.node == node)
