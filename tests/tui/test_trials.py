@@ -142,7 +142,7 @@ async def test_cancel_of_a_gang_sweep_run_warns_about_the_whole_sweep(app: Skywa
 async def test_run_without_a_sweep_refuses_the_trials_key(app: SkywardApp, session: FakeSession) -> None:
     session.open_run(session.pool("plain", 2))
     async with app.run_test(size=(120, 40)) as pilot:
-        await press(pilot, "enter", "U", until="not belong to a gang sweep")
+        await press(pilot, "enter", "U", until="not a trial of a sweep by gangs")
 
 
 # What a sweep comes to, below its rows: each argument's values against a number, and the curves of all trials.
