@@ -66,7 +66,7 @@ PREEMPTION_MESSAGE = "preempted: the machine of node {node} was preempted by its
 
 
 def is_same_deadline(one: float | None, other: float | None) -> bool:
-    """Check whether two deadlines are about equal, so that they belong to the same notice. None: unknown deadline."""
+    """Check whether two deadlines by the same clock are about equal, as for one notice. None: unknown deadline."""
     return one is other if one is None or other is None else abs(one - other) < 30
 
 

@@ -52,7 +52,7 @@ def reduce_code(code: CodeType) -> Any:
 
 
 def set_unless_found(kind: type, state: Any) -> type:
-    """Set the attributes of an unpickled class, unless this process already had a class of its name."""
+    """Set the attributes of an unpickled class, unless this process already had this class under its name."""
     found: Any = sys.modules.get(kind.__module__)
     for part in kind.__qualname__.split("."):
         found = getattr(found, part, None)

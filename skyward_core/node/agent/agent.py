@@ -41,8 +41,8 @@ RECONNECT_TIMEOUT = 1.0
 async def recover_state(state: NodeState, slots: SlotDispatcher, lifecycle: CallLifecycle) -> None:
     """Restore the previous agent's calls from its journal, and reconnect its workers.
 
-    Runs before clients can connect. The workers report the gang that they belong to, because a client that finds no
-    gang would form a new one.
+    Runs before clients can connect. The workers report the gang that they belong to. Without this report, a client
+    would form a new gang.
     """
     orphans = worker_processes.find_orphaned_workers(state.config)
     for slot in slots.slots:
@@ -186,7 +186,7 @@ class Agent:
         if not state.config.may_have_gpus:
             known([], "")
             return
-        from skyward_core.node.agent.gpu_detection import start_gpu_query  # imported late, because few nodes have GPUs
+        from skyward_core.node.agent.gpu_detection import start_gpu_query  # imported late, because few nodes need it
 
         start_gpu_query(state.config, known)
 

@@ -162,7 +162,7 @@ class PeerHeartbeats:
         # node -> number of its last heartbeat; only heartbeats with a higher number are accepted
         self._counts: dict[int, int] = {}
         self._count = 0
-        self._resumed_at = 0.0  # time since which this agent has received heartbeats without being paused itself
+        self._resumed_at = 0.0  # time since which this agent has observed other nodes without being paused itself
         # last time at which a rank was running a call that may restart, so that heartbeats were needed
         self._needed_at = 0.0
         self._task: asyncio.Task[None] | None = None

@@ -151,7 +151,7 @@ class SlotDispatcher:
             slot.pump()
 
     def break_gang(self, reason: str) -> None:
-        """Mark the gang as broken, so that it accepts no further calls. A client forms the next gang."""
+        """Mark the gang as broken. A client forms the next gang."""
         gang = self._state.gang
         if gang.epoch and not gang.broken_reason and not gang.is_standalone:
             gang.broken_reason = reason

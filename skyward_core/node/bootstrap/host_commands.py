@@ -20,7 +20,7 @@ from skyward_core.protocol.node_paths import NodePaths, pools_folder, worker_soc
 
 Receive = Callable[[int], bytes]
 Emit = Callable[[str], None]
-END_TIMEOUT = 3.0  # seconds between SIGTERM and SIGKILL for an agent and its processes
+END_TIMEOUT = 3.0  # seconds between SIGTERM and SIGKILL for an agent
 
 _copies: dict[str, tuple[receive_working_folder.FolderCopy, list[receive_working_folder.FolderItem]]] = {}
 

@@ -155,7 +155,7 @@ def summarize(value: Any, size: int) -> SummaryKeys:
 
 
 def _summarize_parts(value: Any) -> dict[str, str] | None:
-    """Return short texts of a dictionary's values that JSON cannot represent, so that clients can compare ranks."""
+    """Return short texts of all values of a dictionary that JSON cannot represent, for comparison between ranks."""
     if type(value) is not dict or not 0 < len(value) <= PARTS or not all(type(key) is str for key in value):
         return None
     return {key[:PART]: _short_text(part, 1)[:PART] for key, part in value.items()}
