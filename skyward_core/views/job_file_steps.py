@@ -8,8 +8,8 @@ from typing import NamedTuple
 from skyward_core.views.outliers_and_bands import median
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 
-LATE_FACTOR = 1.5  # minimum multiple of the other nodes' median duration after which a step counts as late
-MIN_LATE_SECONDS = 1.0  # minimum seconds beyond the other nodes' median duration after which a step counts as late
+LATE_FACTOR = 1.5  # multiple of the ended ranks' median duration after which a step counts as late
+MIN_LATE_SECONDS = 1.0  # minimum seconds beyond the ended ranks' median duration for a step to count as late
 
 
 class StepOnNode(NamedTuple):

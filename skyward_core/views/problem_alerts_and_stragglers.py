@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
 REPEAT_SECONDS = 300.0  # seconds within which a problem that returns does not count as new
-MIN_LAG = 0.1  # share of the other ranks' median by which a rank must be worse to lag
+MIN_LAG = 0.1  # share of all ranks' median by which a rank must be worse to lag
 
 
 class LagTracker:
