@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _ON = "on"
-_LABEL, _WIDEST = 11, 29  # minimum and maximum width in cells of a field's label
+_LABEL, _WIDEST = 11, 30  # minimum and maximum width in cells of a field's label
 
 
 class ArgumentRow(Vertical):
@@ -155,7 +155,7 @@ class ArgumentFields(Vertical):
             self.mount(*self._rows)
             widest = max((len(each.name) for each in arguments), default=0)
             for each in self._rows:
-                each.label.styles.width = max(_LABEL, min(_WIDEST, widest + 2))
+                each.label.styles.width = max(_LABEL, min(_WIDEST, widest + 3))
         if texts is not None:
             with self.prevent(Input.Changed, Select.Changed, Toggles.Changed):
                 for each in self._rows:
