@@ -55,7 +55,7 @@ class LeftoverScan(Value):
 
     @property
     def pools(self) -> str:
-        """Words in messages for the pools of the removable resources, such as "ended pools"."""
+        """Text that names the owners of the removable resources in messages, such as "ended pools"."""
         return pools_text(self.removable)
 
     def select(self, found: Sequence[JudgedLeftover]) -> LeftoverScan:

@@ -228,7 +228,7 @@ def _parse_user_command(name: str, table: Any) -> UserCommand:
         raise ValueError('it must be a table such as {key = "f7", command = "nvitop", background = false}')
     key, background = parse_value(str, table["key"]), parse_value(bool, table.get("background", False))
     if not (words := _parse_command(table["command"])):
-        raise ValueError("it names no program")
+        raise ValueError("its command is empty")
     for _, found, spec, conversion in (each for word in words for each in Formatter().parse(word)):
         if found is not None and (found not in COMMAND_FIELDS or spec or conversion):
             known = ", ".join(f"{{{each}}}" for each in COMMAND_FIELDS)

@@ -271,9 +271,9 @@ def _query_import_path(python: str) -> tuple[str, ...]:
 
 
 def _is_replaced(chosen: Interpreter) -> bool:
-    """Check whether to use this process's interpreter, because the one that was chosen automatically is missing.
+    """Check whether an automatically chosen interpreter no longer exists, so that this process's one replaces it.
 
-    For example, a reinstalled tool may have removed its interpreter. A Python embedded in a program has no path.
+    For example, a tool may have been reinstalled with another interpreter.
     """
     exists_here = bool(chosen.path) and exists(chosen.path)
     return not chosen.chosen and not exists_here and chosen.minor == MINOR_VERSION

@@ -127,7 +127,7 @@ class _Sink(io.RawIOBase):
 
     def discard(self) -> bool:
         if self.failure is None and not select.select([], [self._number], [], _STALLED)[1]:
-            self.failure = TimeoutError(errno.ETIMEDOUT, "the reader accepts no data")
+            self.failure = TimeoutError(errno.ETIMEDOUT, "the program that reads this output no longer reads it")
             return self._is_writing
         return False
 

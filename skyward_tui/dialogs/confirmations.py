@@ -134,7 +134,7 @@ class TeardownScreen(ConfirmedWork[bool]):
         if not self._has_unfetched:
             lines.append(Content.styled("  listing unfetched files …", "$muted"))
         if self._waits:
-            lines.append(Content.styled("  Confirm again to skip the list.", "$text-warning"))
+            lines.append(Content.styled("  Confirm again to tear down without the list of files.", "$text-warning"))
         if self._over_limit:
             lines.append(Content.styled("\nHow much should be downloaded before it is deleted?", "bold"))
         return Content("\n").join(lines)

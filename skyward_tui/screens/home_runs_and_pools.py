@@ -117,7 +117,7 @@ _WELCOME = """
 
 
 class HomeRun(NamedTuple):
-    """Row of the table of runs: a recorded run. If the run's pool is listed, the row also has the views of both."""
+    """Recorded run as a row of the table of runs. If its pool is live, the row also has the live pool and run views."""
 
     past: PastRun
     pool: PoolView | None = None

@@ -266,7 +266,7 @@ class DeleteLeftoversScreen(ConfirmedWork[None]):
         parts = [("\nUnfetched results on these machines are lost.", "$text-warning")]
         others = {(each.thing.ledger, each.thing.owner) for each in self._found.removable if not each.thing.ours}
         for ledger, owner in sorted(others):
-            parts.append((f"\n! ledger {ledger} ({owner}) may still use these resources", "$text-warning"))
+            parts.append((f"\n! pools of {owner} (ledger {ledger}) may still use these resources", "$text-warning"))
         return Content.assemble(*parts)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:

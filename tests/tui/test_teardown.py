@@ -104,7 +104,7 @@ async def test_confirmation_before_the_file_list_arrives_waits_for_it(app: Skywa
     async with app.run_test(size=SIZE) as pilot:
         screen = await asked(app, pilot)
         await until(pilot, lambda: "listing unfetched files" in words(app))
-        await press(pilot, "right", "enter", until=lambda: "Confirm again to skip the list" in words(app))
+        await press(pilot, "right", "enter", until=lambda: "Confirm again to tear down without the list" in words(app))
         assert session.torn_down == []
         file_list.set_result(TOO_MUCH)
         await until(pilot, lambda: app.focused is screen.query_one("#all"))
@@ -118,7 +118,7 @@ async def test_second_confirmation_skips_a_missing_file_list(app: SkywardApp, se
     session.unfetched["p"] = file_list = Future[Unfetched]()
     async with app.run_test(size=SIZE) as pilot:
         await asked(app, pilot)
-        await press(pilot, "right", "enter", until=lambda: "Confirm again to skip the list" in words(app))
+        await press(pilot, "right", "enter", until=lambda: "Confirm again to tear down without the list" in words(app))
         await until(pilot, lambda: not app.screen.query_one("#down").has_class("-active"))  # takes no press
         await press(pilot, "enter", until=lambda: session.torn_down == ["p"])
         file_list.set_exception(PoolError("too late"))

@@ -54,7 +54,7 @@ def test_user_settings_of_the_file_are_applied(user_settings: Path, project: Pat
         ("[keys]\n'app.help' = 7", "keys.app.help is ignored: it must be a text in quotes"),
         ("[commands]\na = 'true'", "commands.a is ignored: it must be a table such as "
          '{key = "f7", command = "nvitop", background = false}'),
-        ("[commands]\na = {key = 'f7', command = ''}", "commands.a is ignored: it names no program"),
+        ("[commands]\na = {key = 'f7', command = ''}", "commands.a is ignored: its command is empty"),
         ("[commands]\na = {key = 'f7', command = 'x {host}'}", "commands.a is ignored: unknown field {host}. Known: "
          "{pool}, {run}, {rank}, {script}. Write {{ and }} for braces"),
         ("[commands]\na = {key = 'f7', command = 'x {pool.name}'}", "commands.a is ignored: unknown field {pool.name}. "

@@ -240,7 +240,7 @@ class ClientRequests:
     def _stop_earlier_attempts(self, header: frames.ClientCall, number: int) -> bool:
         """Acknowledge the ended calls of earlier attempts, and stop the others. Return whether some still run."""
         run = header["run"]
-        # Check all calls of the run: in the gang of an earlier attempt, this node may have had other call indices.
+        # For gangs, check the calls of all indices, because this node may have had another index in an earlier attempt.
         calls = self._registry.calls_of_run(run)
         earlier = [
             call for call in calls if call.attempt < number and (header.get("gang") or call.index == header["i"])

@@ -211,7 +211,7 @@ class PreparedProcess:
 
 
 def is_client_connected() -> bool:
-    """Check whether the client's channel is open. The client sends nothing until the agent has answered."""
+    """Check whether the client is connected. Standard input becomes readable only when the channel is closed."""
     import select
 
     return not select.select([0], [], [], 0)[0]

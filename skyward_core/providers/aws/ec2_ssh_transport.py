@@ -243,8 +243,10 @@ async def _run_command(link: HostConnection, command: str, seconds: float | None
             lines.append(line.decode("utf-8", "replace"))
         await output.wait_within(answer_timeout(), channel.wait_closed)
     if channel.get_exit_status() != 0:
-        text = " ".join([*lines, bytes(output.errors).decode("utf-8", "replace")])
-        raise PoolError(f"`{command.split(' ', 3)[0]}` failed there: {sanitize_line(text.strip()) or 'no output'}")
+        text = sanitize_line(" ".join([*lines, bytes(output.errors).decode("utf-8", "replace")]).strip())
+        raise PoolError(
+            f"`{command.split(' ', 3)[0]}` failed on {link.target.host}: {sanitize_line(text.strip()) or 'no output'}"
+        )
     return "\n".join(lines)
 
 
