@@ -350,8 +350,8 @@ class Follower:
                 self._runs_by_rank.get(outcome.rank, set()).discard(run)
                 if self.is_output_ours and self.is_output_ours(outcome.rank, run):
                     self._show_buffered(outcome.rank)
-                # the output of a rank arrives before the end of its call, so the buffered output belongs to this run of
-                # another client
+                # the output of a rank arrives before the end of its call, so the buffered output belongs to this other
+                # run
                 else:
                     self._unattributed.pop(outcome.rank, None)
                 if self.on_trial is not None:
@@ -439,7 +439,7 @@ class Follower:
             self._console.note(f"pool {item.pool} {item.state}: {format_detail(item)}")
 
     def _note_waiting(self) -> None:
-        """Print why nodes are not ready yet, if the reason has changed. A repeated failure is printed only once."""
+        """Print the startup states of nodes that have changed, and the countdown of ranks that save their work."""
         for node, line in self._waiting.items():
             self._flush_held()
             if self._noted_waiting.get(node) != line:

@@ -201,7 +201,7 @@ def leftovers(
 
 
 def note_leftovers(session: Session, specs: Iterable[Mapping[str, Any]], console: Console) -> None:
-    """Scan the accounts of torn-down pools with rented machines, and report leftovers in a note."""
+    """Scan the accounts of the ledger's pools for leftovers after the teardown of pools with rented machines."""
     if not any(spec.get("rents") for spec in specs):
         return
     found = session.scan_leftovers().result()

@@ -412,7 +412,7 @@ class PoolCommand:
         self.trials: TrialTable | None = None  # table of the sweep's trials, once the sweep has ended
         # future of the pool's teardown; set on the session's thread when the run ends
         self._teardown: Future[Receipt] | None = None
-        # whether a signal has arrived, after which the end of the run no longer starts the teardown
+        # whether the end of the run no longer starts the teardown, because a signal has arrived or the command finishes
         self._is_interrupted = False
         self._deciding = threading.Lock()
         self._is_shown = False  # whether the receipt of the teardown was printed
@@ -699,7 +699,7 @@ class PoolCommand:
         return exit_status(self.run)
 
     def _on_interrupted(self, run: RunView, ended: Future[Any], interruption: Interrupted) -> int:
-        """Ask the user how to proceed after a signal, then detach from the run or the sweep, or cancel it. Return the
+        """After a signal, detach from the run or the sweep, or cancel it, as :meth:`_ask_choice` decides. Return the
         exit status.
 
         Args:
@@ -724,7 +724,7 @@ class PoolCommand:
             self.follower.wait(self.session.cancel(self.key, run.id))
             self._report(self.follower.wait(ended) or self.run or run)
         except Interrupted:
-            # after a second signal, the pool is torn down, which also stops its runs
+            # after a second signal, a pool that this command has created is torn down, which also stops its runs
             self.leave_pool &= not self.is_owner
         return errors.INTERRUPTED
 
@@ -742,7 +742,7 @@ class PoolCommand:
             if not outlives_us:
                 asked = self.session.survives_exit(self.key, self.run.id if self.run is not None else "")
                 outlives_us = self.follower.wait(asked, interruptible=False)
-            # ``ask`` raises Interrupted if the terminal is gone; the default choice then applies
+            # after another signal, or if the terminal is gone, the choice without a terminal applies
             with suppress(Interrupted):
                 choice = self.follower.ask(what, outlives_us=outlives_us, leaving=leaving)
                 self.leave_pool = choice != "down"
@@ -751,7 +751,7 @@ class PoolCommand:
     def _finish(self, status: int) -> int:
         """Tear the pool down unless it is to stay, print the final report, and return the exit status."""
         receipt: Receipt | None = None
-        # a pool's start that is still in progress may create more machines, so wait for its end
+        # wait until the pool is registered, because only then is its key known, with which it can be torn down
         if self.begun is not None:
             with suppress(Exception):  # ``run_on_pool`` has already handled the error of the start
                 self._wait_uninterrupted(self.begun)
@@ -865,7 +865,7 @@ def _idle_end_text(view: PoolView) -> str:
 
 
 # Options of ``run`` that also apply to a script with ``sky.app`` commands. All other options are rejected, because such
-# a script configures its machines itself.
+# a script configures everything else itself.
 SUPPORTED_OPTIONS = ("target", "arguments", "provider", "hosts", "settings", "nodes", "python", "debug")
 LIBRARY = "skyward_core"
 

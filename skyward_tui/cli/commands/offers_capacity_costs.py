@@ -50,7 +50,7 @@ def buy(console: Console, offering: str, price: float | None, settings: Sequence
     confirmed = _ask_price(block, price, console)
     try:
         found = offers_and_block_purchases.buy(block, confirmed, texts)
-    # the request was sent, but without an answer it is unknown whether AWS sold the reservation
+    # without a valid answer, it is unknown whether AWS has sold the reservation
     except Unreachable as error:
         console.report_error(error)
         return errors.UNVERIFIED

@@ -273,7 +273,7 @@ def _run_json(found: Comparison, now: float) -> dict[str, Any]:
     }
 
 
-# for each of the options --env and --secret: the given values by variable name; None for a variable without a value
+# for each of the options --env and --secret: the values by variable name; None for NAME without =VALUE
 Given = dict[str, dict[str, str | None]]
 
 
