@@ -139,7 +139,7 @@ class NotificationWatch:
     """Detection of new notifications by repeated checks. Runs that ended before the first check are not reported."""
 
     def __init__(self) -> None:
-        # (pool key, run ID) of pools and runs that were running at the last check
+        # (pool key, run ID) of the runs that were running at the last check
         self._running: set[tuple[str, str]] = set()
         self._starting: set[str] = set()
         self._asked: dict[str, float | None] = {}  # by pool key: deadline of the question about the pool's budget

@@ -137,7 +137,7 @@ async def source_folders(app: SkywardApp, run: RunView | None) -> list[Path]:
         return [folder]
     try:
         return [(await wait_shielded(app.session.load_launch(run.id))).cwd, folder]
-    # the run was started by a user's script instead of this app, or its launch is no longer stored
+    # the run has no saved launch, for example because a user's script started it, or the ledger cannot be read
     except (SkywardError, OSError):
         return [folder]
 

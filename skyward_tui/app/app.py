@@ -173,7 +173,7 @@ class SkywardApp(App[None]):
         self.budgets = BudgetQuestions(self)
         self.immediate_repaint = ImmediateRepaint()
         self._started_at = time.time()
-        self._version = ""  # installed version when another screen was shown first
+        self._version = ""  # installed version at the first change of the screen; "" before
         # messages about invalid values in the settings and in the saved state, which are ignored
         self._problems: list[str] = []
         self._asked_theme, self._plain = theme, plain
@@ -245,7 +245,7 @@ class SkywardApp(App[None]):
         return PoolsScreen()
 
     def on_mount(self) -> None:
-        # Before this line, code sets the theme. All later changes come from the user, and are saved.
+        # Later changes of the theme are saved as the user's choice, unless ``_current_theme_name`` is set before.
         self._current_theme_name = self.theme
         self.theme_changed_signal.subscribe(self, self._save_theme_choice)
         self.run_worker(self._refresh_loop(), group="paint")
@@ -278,8 +278,8 @@ class SkywardApp(App[None]):
         await super().on_event(event)
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
-        # Workers of the groups "refresh" and "paint" end every second, so their end alone does not justify a refresh of
-        # the screen. If such a worker has changed a pool, the pool's version differs.
+        # Workers of these groups poll pools or refresh the screen. Their end alone does not justify a refresh, because
+        # the version of a pool differs if a worker has changed it.
         if event.worker.group not in ("refresh", "paint"):
             self._mark_active()
 
@@ -1129,7 +1129,7 @@ PAINTS_PER_KEY = 2
 
 
 class ImmediateRepaint:
-    """Limit for repaints right after a key press, which make the app respond without waiting for its next update."""
+    """Counter of the repaints after a key press that may happen at once instead of in Textual's next cycle."""
 
     def __init__(self) -> None:
         self._last_key_at = 0.0

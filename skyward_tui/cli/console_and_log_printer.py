@@ -288,7 +288,7 @@ class LogPrinter:
 
 
 MAX_BAR_ROWS = 100
-ERASED = b" "  # content that marks a row whose bar has erased itself; an empty line of normal output is b""
+ERASED = b" "  # content of an unknown row, or of a row whose bar has erased itself; an empty line of output is b""
 MAX_SEQUENCE = 6  # maximum bytes of a control sequence that moves the cursor or erases text
 _UP = re.compile(rb"\x1b\[\d{0,3}[AF]")
 _CONTROL = re.compile(rb"(\n|\r|\x1b\[\??\d{0,3}[AFJKhl])")

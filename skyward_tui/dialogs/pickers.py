@@ -74,7 +74,7 @@ class Picker(Dialog[str | None]):
 
     def __init__(self) -> None:
         super().__init__()
-        # values of the selectable options; the number in an option's ID is an index in this list
+        # values of the selectable options; the ID of an option is an index in this list
         self._values: list[Any] = []
 
     def on_mount(self) -> None:
@@ -209,7 +209,7 @@ def _row(entry: accelerators.Entry) -> Content:
     )
 
 
-_MAX_ENTRIES = 500  # maximum number of files that the picker lists from one folder; more would block the app
+_MAX_ENTRIES = 500  # maximum number of a folder's entries that the picker inspects; more would block the app
 
 
 class FilesScreen(Picker):

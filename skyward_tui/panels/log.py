@@ -247,7 +247,7 @@ class LogPanel(RunPanel[LogPane]):
         self._merged = False
         self._world = 0
         self._run: RunView | None = None
-        # log line that a search has found and the panel must scroll to; None after the user has selected another rank
+        # log line that a search has found and the panel must scroll to; None after the user has selected another log
         self._sought: LineMatch | None = None
         self.cause = CauseLines()
         self.prompt = TextLine(compact=True, id="prompt", select_on_focus=True)

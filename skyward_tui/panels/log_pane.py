@@ -169,7 +169,7 @@ class LogPane(Widget, can_focus=True):
             self._opening = False
             self._repaint()
             if self._goal is not None and window is not self.window:
-                # during the read, the pane has switched to the log of another rank, whose files must be read as well
+                # during the read, the pane has switched to another log, whose files must be read as well
                 self._load_files()
 
     async def _search_files(self, window: LogViewport) -> None:

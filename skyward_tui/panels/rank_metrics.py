@@ -118,7 +118,7 @@ class MetricsPane(PaintedLines):
         # cache key and painted rows of the metrics without a chart
         self._listed: tuple[object, list[Strip]] = (None, [])
         self._stale: set[str] = set()  # names of the metrics whose charts do not show the newest values yet
-        self._budget = 0  # number of charts that the next paint may compute, so that a paint stays short
+        self._budget = 0  # number of outdated charts that the next paint may compute, so that a paint stays short
         self._areas: list[tuple[Region, str]] = []  # area on the screen, and metric, of each chart
         # styles of the parts of a chart; the numbers of parts, such as _GRID, are the indices
         self._styles: list[Style] = []

@@ -170,7 +170,7 @@ class RankRow(NamedTuple):
 
     @property
     def state(self) -> RankState:
-        """State of the first rank, which all ranks of the row share."""
+        """State of the first rank; the other ranks of the row are in a state of the same name."""
         return self.group[0]
 
     @property
@@ -438,7 +438,7 @@ def _figure(state: RankState) -> str:
 
 
 def _time(state: RankState) -> str:
-    """Return the text with the time that a rank has been in its state."""
+    """Return a rank's time as text: since its state began, or the duration of its call that has ended."""
     if state.seconds is None:
         return ""
     return duration(state.seconds) if state.state in ("running", *STARTUP_TEXTS) else precise_duration(state.seconds)

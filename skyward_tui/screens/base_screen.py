@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 Rows = TypeVar("Rows", bound=CursorList[Any])
 
-# keys that a focused text field handles itself, so that the screen's actions of the same keys do not apply
+# keys that a focused text field handles itself, so that hints leave them out while the user types
 _EDITING = ("enter", "space", "backspace", "home", "end")
 
 

@@ -63,7 +63,7 @@ class FailureContextView(Widget, can_focus=False):
         self._subject: tuple[PoolView, RunView, Outcome] | None = None
 
     def show(self, pool: PoolView | None, run: RunView, outcome: Outcome) -> None:
-        """Show machine metrics and output before another failure."""
+        """Show the machine metrics and the output that preceded another failure."""
         self._subject = None if pool is None else (pool, run, outcome)
         self.refresh()
 
@@ -117,7 +117,7 @@ def _percent_curve(track: MetricHistory, used: str, whole: str) -> Line:
     return [(at, 100 * value / total) for at, value in _points(track, used)] if total else []
 
 
-_BESIDE = 120  # cells; a screen at least this wide shows metrics and output beside the traceback instead of below
+_BESIDE = 120  # cells; a screen at least this wide also shows metrics and output, beside the traceback
 _FRAMES = 3  # number of innermost frames of a traceback for which the source code is shown
 _ORDER = ("raised", "exited", "lost", "collateral")
 

@@ -90,7 +90,7 @@ class LogSearcher:
         return self._search is not None and not self._search.done
 
     def schedule_search(self, search: Callable[[], None]) -> None:
-        """Drop the matches so far, and call :meth:`search` as soon as the user has stopped typing."""
+        """Drop the matches so far, and call ``search`` as soon as the user has stopped typing."""
         self.reset()
         if self._typing is not None:
             self._typing.stop()
@@ -441,7 +441,7 @@ REST_SECONDS = 0.15  # seconds without cursor movement after which the preview o
 MAX_PREVIEWS = 64  # maximum number of previews in the cache
 _AROUND = 2  # rows of the screen above and below the list and the preview: breadcrumbs and hint line
 _HEAD = 3  # rows of the list's border and column titles
-_LEAST = 8  # minimum rows of the preview; if they do not fit, the preview is hidden
+_LEAST = 8  # minimum rows of the preview below a list that gets all the rows it needs
 # minimum height and width of a screen on which a long list gets only the share _PART of the rows, so that the preview
 # fits
 _TALL, _WIDE, _PART = 30, 100, 0.45

@@ -102,7 +102,7 @@ def _searchable_text(pool: PoolView) -> str:
 
 
 _HEAD = 3  # rows of a list's border and column titles
-_STRIP = 4  # maximum number of pools that are listed below the table of runs
+_STRIP = 4  # maximum rows for pools below the table of runs; a longer list scrolls
 _MOST_RUNS = 500  # maximum number of past runs in the table; the history screen lists all past runs
 READ_INTERVAL = 2.0  # seconds; minimum interval between two reads of the ledger
 LEDGER_SECONDS = 1.0  # seconds after the end of a run until the ledger is sure to contain the end
@@ -661,7 +661,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         if row is not None and (row.run is None or row.pool is None or row.pool.current_run() is not row.run):
             self.app.show_run(row.past.key, row.past.run)
         elif pool is not None:
-            # no run ID is passed, so that the pool's screen always switches to the newest run
+            # no run ID is passed, so that the pool's screen switches to the pool's next run
             self.app.show_pool(pool.key)
         # cleared, so that the cursor is not moved on the return from the pool, whose row it is already on
         self.app.last_pool = ""

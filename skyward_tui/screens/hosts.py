@@ -245,7 +245,7 @@ class HostsScreen(ListScreen[HostList]):
                 self._probed_at = self.app.clock()
         finally:
             self._probes -= 1
-            for host in probed:  # a host without a result would otherwise be shown as "pending" forever
+            for host in probed:  # a host without a result would otherwise be shown as being probed forever
                 self._seen.setdefault(host, HostGpuUsage(host, (), "the probe failed", False))
             self._mark_changed()
 

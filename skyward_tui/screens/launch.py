@@ -108,7 +108,7 @@ class ProviderChecks:
 
     def __init__(self, screen: BaseScreen[None]) -> None:
         self._screen = screen
-        self._key: CheckKey | None = None  # provider, settings and Python version of the check whose result is shown
+        self._key: CheckKey | None = None  # provider, settings and Python version of the current check
         self._results: dict[CheckKey, list[Check]] = {}
         # Python that loads the script; None if its version is that of the app's Python
         self._python: Interpreter | None = None
@@ -274,7 +274,7 @@ async def _wait_for_gangs(app: SkywardApp, session: SessionInterface, pool: str,
 
     try:
         await wait_shielded(session.wait_for_sweep(pool, run.id))
-    except PoolGone:  # the user has torn down the sweep's pool
+    except PoolGone:  # the sweep's pool has ended, so no message about the sweep is shown
         return
     board = await wait_shielded(session.trials(pool, run))
     view = next((each for each in session.pools() if each.key == pool), None)
@@ -340,7 +340,7 @@ async def _wait_until_up(app: SkywardApp, plan: LaunchPlan | JobPlan, created: F
     return True
 
 
-# Actions that change the form. During a launch, these actions are disabled.
+# Actions that read or change the form. During a launch, these actions are disabled.
 _EDITS = ("launch", "files", "pythons", "accelerators", "presets")
 TYPING = 0.3  # seconds without a key press after which the form is validated and the provider is queried for offers
 CHECK_PAUSE = 1.0 - TYPING  # seconds after TYPING without a key press until the provider's settings are checked

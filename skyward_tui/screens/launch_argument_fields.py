@@ -44,7 +44,7 @@ class ArgumentRow(Vertical):
         self.label = Label(sanitize_line(argument.name))
         self.field = _field_of(argument, id, text)
         self._under = Static(classes="under", markup=False)
-        self._result = Content("")  # result of validating the field's value: an error, or ""
+        self._result = Content("")  # result of validating the value: an error, a warning, or the number of values
 
     def compose(self) -> ComposeResult:
         yield Horizontal(self.label, self.field, classes="row argument")

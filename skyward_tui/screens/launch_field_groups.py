@@ -166,7 +166,7 @@ class OptionFields(FoldedFields):
 
 
 class ImageFields(OptionFields):
-    """Section with the fields for packages and environment variables of the ranks."""
+    """Section with the fields of the ranks' image: packages, setup command, variables, and files to send."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__("Image and environment", "image", id=id)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 _SEVERE: tuple[AlertKind, ...] = ("gpu", "nan", "stall", "memory", "restarts")
 
 
-NUMBERS = 3  # maximum number of metrics of the first rank that the header shows
+NUMBERS = 3  # maximum number of metrics that the header shows
 
 
 MUCH_WORK = 900.0  # seconds; if the newest copied checkpoint is older, the header shows its age as a warning
@@ -380,7 +380,7 @@ def _number(text: str | bool | None) -> int:
     return int(text) if isinstance(text, str) and text.removeprefix("-").isdecimal() and len(text) < 5 else 0
 
 
-# seconds after the end of a failed run during which the failed rank's last lines may still arrive
+# seconds after the screen has selected a failed rank during which the rank's last lines may still arrive
 FAILURE_SECONDS = 5.0
 CALM_SECONDS = 3  # seconds between updates of a panel with ``CALM`` while the pool is idle
 ALERT_SECONDS = 0.5  # seconds between two checks for new alerts
@@ -417,7 +417,7 @@ class RunScreen(BaseScreen[None]):
         self._is_pulsing = False
         self._awaits_run = False
         self._notified_run = ""  # ID of the failed run whose root cause was last shown in a message
-        # ID of the shown run, and the number of its attempts whose end was already reported
+        # ID of the shown run, and the number of its ended attempts, at the last update
         self._ended_attempts = ("", 0)
         self._auto_rank = 0  # rank that this screen has selected by itself, not the user
         # monotonic time until which the screen keeps scrolling to the failure in the rank's log
@@ -658,7 +658,7 @@ class RunScreen(BaseScreen[None]):
         if run.state == "running":
             for title, text, severity in alert_messages(new):
                 self.flash(f"{title}  {text}", severity)
-            # For each kind of severe alert, show one message, with the first alert of that kind.
+            # For each kind of severe alert, send one notification, about the first alert of that kind.
             for alert in {each.kind: each for each in reversed(new) if each.kind in _SEVERE}.values():
                 self.app.notify_user(Notification("alert", pool.name, run.id, alert.who, alert.words))
 
@@ -748,7 +748,7 @@ class RunScreen(BaseScreen[None]):
             return
         ids = list(pool.runs)
         place = min(max(0, ids.index(run.id) + step), len(ids) - 1)
-        # None selects the newest run, so that the screen switches to the next run as soon as one starts.
+        # If the newest run is selected, the ID is None, so that the screen switches to the next run after this one.
         self.run_id = ids[place] if place < len(ids) - 1 else None
         self._stay_with(pool, ids[place])
         self.flash(f"run {place + 1} of {len(ids)}")

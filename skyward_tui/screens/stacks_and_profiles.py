@@ -233,7 +233,7 @@ class StacksScreen(BaseScreen[int | None]):
     @work
     async def action_signal(self) -> None:
         if self._stacks is None or not (ranks := self._stacks.askable):
-            return self.flash("py-spy can read all ranks: no signal is needed")
+            return self.flash("no rank has a stack that only a signal can read")
         named = f"{count(len(ranks), 'rank')} ({format_ranges(ranks)})"
         text = f"{named} cannot be read: {self._unreadable_reason(ranks)}. {SIGNAL}."
         choices = [("keep", "Cancel", False), ("send-signal", "Send signal", True)]

@@ -76,7 +76,7 @@ class RankState:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the state is an outcome, because the rank's call has ended."""
+        """Whether the state is final: the call has ended, or the node is gone or was never ready."""
         return self.state in ENDED
 
     @property

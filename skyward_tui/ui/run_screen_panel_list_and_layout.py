@@ -44,7 +44,7 @@ class PanelSpec:
     place: str = "bottom"
 
 
-# All panels of the run screen. If several panels compete for a place, the first of them with content gets the place.
+# All panels of the run screen. Within each place, the panels are in the order of preference.
 PANELS: tuple[PanelSpec, ...] = (
     PanelSpec(
         "ranks", 1, "ranks", "Go to the ranks", "skyward_tui.panels.rank_states_and_heat_map:RanksPanel",
@@ -108,7 +108,7 @@ PANELS: tuple[PanelSpec, ...] = (
 )  # fmt: skip
 
 HOME_PANEL = "log"  # ID of the panel that has the focus by default, and after the user opens a rank's log
-STARTUP_PANEL = "phases"  # ID of the panel that has the focus from the start of a pool until its first run starts
+STARTUP_PANEL = "phases"  # ID of the active panel while a pool starts, until its first run starts
 
 Box = tuple[int, int, int, int]
 """Column, row, width and height of a panel in cells."""
@@ -145,7 +145,7 @@ def place_panels(
         return dict.fromkeys([active] if active in rows else [*rows][:1], (0, 0, width, height))
     needs = {name: max(LEAST_ROWS - 1, USUAL_ROWS if need is None else need) for name, need in rows.items()}
     column = _clamp((SIDE_WIDE if width >= WIDE else SIDE) + left, LEAST_COLUMNS, width - LEAST_COLUMNS)
-    is_split = len(centre) > 1  # the metrics are shown above the log, which has the full width
+    is_split = len(centre) > 1  # whether the metrics are shown above the log
     under = [*centre[1:], *low]
 
     def top_of(body: int) -> int:

@@ -53,7 +53,9 @@ async def run_in_terminal(app: App[Any], *command: str) -> None:
 
 
 async def run_user_command(app: SkywardApp, command: UserCommand, fields: Mapping[str, str]) -> None:
-    """Run a command from the user's settings in the terminal, or in the background, and show its exit status."""
+    """Run a command from the user's settings, in the terminal or in the background. Show the exit status of a command
+    in the background.
+    """
     name = command.name
     try:
         words = command.fill(fields)

@@ -652,7 +652,7 @@ def time_span(charts: Sequence[Chart]) -> tuple[float, float] | None:
 
 
 def column_time(column: int, columns: int, span: tuple[float, float]) -> float:
-    """Return the x value, a time, of a column of a chart."""
+    """Return the x value (a time or a step) of a column of a chart."""
     first, last = span
     return first + (last - first) * min(max(0, column), columns - 1) / max(1, columns - 1)
 

@@ -184,7 +184,7 @@ class Panel(Vertical):
 
 
 LEAST_BAR, MOST_BAR = 10, 40
-_DATED = 120  # cells; a narrower status line leaves out the date of the recording
+_DATED = 120  # cells; a narrower replay line leaves out the recorded date and time
 
 
 DEMO = Path(__file__).parents[1] / "demo.skyrec"  # recording of the demo; ``tests/demo`` generates this file

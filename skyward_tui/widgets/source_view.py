@@ -16,8 +16,8 @@ from skyward_core.util.safe_file_access import read_text
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.source_lookup_and_editor import MOST_BYTES, SourceFile, excerpt
 
-_MAX_GROUPS = 4  # maximum number of groups of stacks whose source is shown
-_LEAST = 3  # minimum lines of source for each shown group of stacks
+_MAX_GROUPS = 4  # maximum number of source positions that are shown
+_LEAST = 3  # minimum lines of source for each shown position
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class StackCode(Widget, can_focus=False):
             self.refresh()
 
     def render(self) -> Content:
-        # A blank line follows each group except the last, so one more row counts as available.
+        # A blank line follows each position except the last, so one more row counts as available.
         room = self.size.height + 1
         positions = self._positions[: max(1, min(_MAX_GROUPS, room // (_LEAST + 2)))]
         lines: list[Content] = []

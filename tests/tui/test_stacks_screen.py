@@ -66,7 +66,7 @@ async def test_signal_is_sent_only_after_confirmation(app: SkywardApp, session: 
         await press(pilot, "exclamation_mark", until="EINTR")
         await press(pilot, "right", "enter", until="rank 1 is not: validate, train.py:57")
         assert session.asked_stacks[-1] == (run.id, [1], True), "only who could not be read is sent one"
-        await press(pilot, "exclamation_mark", until="py-spy can read all ranks: no signal is needed")
+        await press(pilot, "exclamation_mark", until="no rank has a stack that only a signal can read")
 
 
 async def test_collectives_of_unreadable_ranks_are_not_judged(app: SkywardApp, session: FakeSession) -> None:
