@@ -254,8 +254,8 @@ LOGIN_FAILURES = (
         "rejected keys",
         _is_any(asyncssh.PermissionDenied, asyncssh.IllegalUserName),
         "{host} rejects all keys offered for user {user!r} (tried: {keys}). Put your public key into its "
-        "~/.ssh/authorized_keys (ssh-copy-id), or choose the right user or key: SSH(user=, keys=), or in a shell "
-        "--set keys=PATH. `{ssh}` must work without a password. "
+        "~/.ssh/authorized_keys (ssh-copy-id), or choose the right user or key: SSH(user=, keys=), `run --set "
+        "keys=PATH` in a shell, or IdentityFile in ~/.ssh/config. `{ssh}` must work without a password. "
         "Add a key with a passphrase to your ssh-agent (ssh-add).",
         CredentialsRefused,
     ),

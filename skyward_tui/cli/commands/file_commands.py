@@ -151,7 +151,7 @@ def _resolve_pool(session: Session, word: str, patterns: Sequence[str]) -> tuple
             f"{''.join(copies)}"
         )
     about = f"; notes of its receipt: {'; '.join(notes)}" if notes else ""
-    raise UsageError(f"pool {pool.name} ended at {when}: its files cannot be fetched any more{about}")
+    raise UsageError(f"pool {pool.name} ended at {when}. No further files can be fetched from it{about}")
 
 
 def _copy_commands(
