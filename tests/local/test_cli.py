@@ -226,7 +226,7 @@ def test_logs_and_results_are_available_after_the_pool_ended(cli: Cli) -> None:
     [pool] = cli.json("ls", "--all")["pools"]
     assert (pool["name"], pool["state"], pool["nodes"]) == (found["pool"], "gone", 2)
     assert pool["created_at"] < pool["ended_at"]
-    assert pool["runs"] == [{"run": found["run"], "function": "fine", "state": "done"}]
+    assert pool["runs"] == [{"run": found["run"], "function": "fine", "state": "done", "metrics": {}}]
     assert f"pool {found['pool']} ended at" in cli("attach", found["pool"], status=2).stderr
 
 
@@ -238,7 +238,7 @@ def test_kept_pool_is_listed_and_separates_its_runs(dev_pool_cli: Cli) -> None:
     assert (pool["name"], pool["state"], pool["provider"]) == ("dev", "up", "local")
     assert (pool["nodes"], pool["nodes_ready"], pool["price_hourly"]) == (2, 2, 0.0)
     runs = {run["run"]: run for run in pool["runs"]}
-    assert runs[first] == {"run": first, "function": "fine", "state": "done"}
+    assert runs[first] == {"run": first, "function": "fine", "state": "done", "metrics": {}}
     assert dev_pool_cli("logs", f"{first}:0").stdout == "seen by rank 0\n"
     assert "dev" in dev_pool_cli("ls").stdout
 
@@ -363,7 +363,7 @@ def test_detached_run_can_be_followed_by_attach_and_cancelled(cli: Cli) -> None:
     assert [rank["outcome"] for rank in found["ranks"]] == ["running"]
     run, pool = found["run"], found["pool"]
     assert found["receipt"] is None
-    assert cli.pools()[pool]["runs"] == [{"run": run, "function": "slow", "state": "running"}]
+    assert cli.pools()[pool]["runs"] == [{"run": run, "function": "slow", "state": "running", "metrics": {}}]
     # A rank has begun before it has printed.
     wait_until(lambda: cli("logs", f"{run}:0").stdout == "begun\n", seconds=PATIENCE)
     follower, watcher = cli.begin("logs", run, "-f"), cli.begin("attach", pool)
