@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from skyward_core.util.light_dataclass import Value, value
 
 
 class StackFrame(NamedTuple):
@@ -17,8 +18,8 @@ class StackFrame(NamedTuple):
     line: int
 
 
-@dataclass(frozen=True, slots=True)
-class ThreadStack:
+@value
+class ThreadStack(Value):
     """Stack of one thread.
 
     Attributes:
@@ -34,8 +35,8 @@ class ThreadStack:
     child: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RankStack:
+@value
+class RankStack(Value):
     """Stacks of one process of a rank.
 
     Attributes:
@@ -65,8 +66,8 @@ class RankStack:
     exception: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Stacks:
+@value
+class Stacks(Value):
     """Stacks of a pool at one time.
 
     Attributes:
