@@ -559,7 +559,7 @@ class Slot:
 
     def _pump_waiting(self) -> None:
         self.pump()
-        if self.twin is not None:
+        if self.twin is not None and self.twin.queue:
             self.twin.pump()
 
     # -- its calls ---------------------------------------------------------------------------------------
