@@ -32,7 +32,7 @@ SCREENS = {
     "pools": ("", "finished"),
     "run": ("enter", "train"),
     "metrics": ("5", "5 metrics"),
-    "stacks": ("s", "taken"),
+    "stacks": ("s", "read at"),
     "launch": ("escape,escape,n", "as a command"),
 }
 
