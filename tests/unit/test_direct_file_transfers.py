@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import random
@@ -367,6 +368,27 @@ def has_session_niceness(process: int, niceness: int) -> bool:
     """Check the niceness of a process's session among all sessions. Some kernels have no such niceness."""
     path = Path(f"/proc/{process}/autogroup")
     return not path.exists() or path.read_text().split()[-1] == str(niceness)
+
+
+class ExhaustedAutogroup:
+    """File of a session's niceness while another user makes all changes that the kernel accepts."""
+
+    def __init__(self) -> None:
+        self.tries = 0
+
+    def read_text(self) -> str:
+        return "/autogroup-1 nice 0"
+
+    def write_text(self, text: str) -> None:
+        self.tries += 1
+        raise BlockingIOError(errno.EAGAIN, "another user has just changed a niceness")
+
+
+def test_transfers_continue_if_another_user_uses_up_the_changes_of_priority(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getsid", lambda pid: os.getpid())
+    monkeypatch.setattr(file_transfer_server, "_AUTOGROUP", file := ExhaustedAutogroup())
+    with file_transfer_server._session_priority(is_output=True):
+        assert file.tries == file_transfer_server.PRIORITY_TRIES
 
 
 @pytest.mark.skipif(os.nice(0) + file_transfer_server.NICENESS > 19, reason="no niceness is greater than 19")

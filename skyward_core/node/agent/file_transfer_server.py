@@ -336,6 +336,7 @@ def _send_file(connection: TlsConnection, file: int, at: int, source: IncomingBl
 # 10 % of one of them, which suffices for 1 GB in 12 s. With 15, a copy took ten times as long on a busy machine.
 NICENESS = 10
 _AUTOGROUP = Path("/proc/self/autogroup")
+PRIORITY_TRIES = 4  # tries to change the priority; another user who uses up the kernel's limit must not stop transfers
 _active, _active_lock = {True: 0, False: 0}, threading.Lock()  # transfers in progress, by whether ranks wrote the file
 
 
@@ -359,7 +360,9 @@ def _count(change: int, is_output: bool) -> None:
             return  # an idle process keeps its priority, because the kernel limits changes
         niceness = "0" if _active[False] else str(NICENESS)
         with suppress(OSError):  # some kernels have no such file
-            while _AUTOGROUP.read_text().split()[-1] != niceness:
+            for _ in range(PRIORITY_TRIES):
+                if _AUTOGROUP.read_text().split()[-1] == niceness:
+                    break
                 try:
                     _AUTOGROUP.write_text(niceness)
                 except BlockingIOError:  # the kernel accepts ten changes per second from all users together
