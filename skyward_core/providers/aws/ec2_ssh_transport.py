@@ -244,9 +244,7 @@ async def _run_command(link: HostConnection, command: str, seconds: float | None
         await output.wait_within(answer_timeout(), channel.wait_closed)
     if channel.get_exit_status() != 0:
         text = sanitize_line(" ".join([*lines, bytes(output.errors).decode("utf-8", "replace")]).strip())
-        raise PoolError(
-            f"`{command.split(' ', 3)[0]}` failed on {link.target.host}: {sanitize_line(text.strip()) or 'no output'}"
-        )
+        raise PoolError(f"`{command.split(' ', 3)[0]}` failed on {link.target.host}: {text or 'no output'}")
     return "\n".join(lines)
 
 
