@@ -46,6 +46,11 @@ class DismissOnceScreen(Screen[Result]):
         """Close the screen with a result, unless it is already closed or covered by another screen."""
         return super().dismiss(result) if self.is_active else AwaitComplete()
 
+    def on_resize(self) -> None:
+        """Keep the focused widget visible."""
+        if self.focused is not None:
+            self.call_after_refresh(self.focused.scroll_visible, animate=False)
+
     def leave(self) -> None:
         """Close the screen without a result, unless it is already closed or covered by another screen."""
         if self.is_active:
@@ -123,10 +128,7 @@ class Dialog(ModalScreen[Result], DismissOnceScreen[Result]):
         return VerticalScroll(Static(text, id="text"), id="facts", can_focus=False)
 
     def on_resize(self) -> None:
-        """Fit the dialog to the new size, and scroll so that the focused widget stays visible."""
         self.call_after_refresh(self.fit_to_screen)
-        if self.focused is not None:
-            self.call_after_refresh(self.focused.scroll_visible, animate=False)
 
     def fit_to_screen(self) -> None:
         """Stack buttons vertically if they do not fit side by side, and make the text part focusable if it needs

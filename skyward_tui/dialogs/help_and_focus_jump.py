@@ -185,10 +185,10 @@ class JumpScreen(ModalScreen[Widget], DismissOnceScreen[Widget]):
     def on_click(self) -> None:
         self.dismiss()
 
-    def on_resize(self, event: events.Resize) -> None:
-        self._laid_out_for = self._laid_out_for or event.size
+    def on_resize(self) -> None:
+        self._laid_out_for = self._laid_out_for or self.size
         # after a resize, the letters of the overlay no longer match the places of the widgets below
-        if event.size != self._laid_out_for:
+        if self.size != self._laid_out_for:
             self.dismiss()
 
     def action_close(self) -> None:

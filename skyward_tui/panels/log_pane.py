@@ -26,7 +26,7 @@ from textual import events
 from textual.color import Color
 from textual.geometry import Region
 from textual.message import Message
-from textual.reactive import var
+from textual.reactive import reactive, var
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
@@ -66,7 +66,7 @@ class LogPane(Widget, can_focus=True):
 
     wrap: var[bool] = var(False)
     times: var[bool] = var(False)
-    empty_text: var[str] = var("")
+    empty_text: reactive[str] = reactive("")
 
     class StatusChanged(Message):
         """Message that the status of the pane has changed, so that the panel must update its title."""
@@ -430,9 +430,6 @@ class LogPane(Widget, can_focus=True):
 
     def watch_times(self) -> None:
         self._repaint()
-
-    def watch_empty_text(self) -> None:
-        self.refresh()
 
     def _on_resize(self, event: events.Resize) -> None:
         self._cache.clear()

@@ -123,12 +123,6 @@ class PhaseBoard(VirtualList[NodeView]):
             self._chosen = self._rows[row][0]
             self.action_open()
 
-    def on_focus(self) -> None:
-        self.refresh_if_changed()
-
-    def on_blur(self) -> None:
-        self.refresh_if_changed()
-
     def required_range(self) -> range:
         rows = [row for row, (node, _) in enumerate(self._rows) if node == self._chosen]
         return range(rows[0], rows[-1] + 1) if rows and self.has_focus else super().required_range()

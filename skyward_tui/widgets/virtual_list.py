@@ -80,6 +80,12 @@ class PaintedLines(Widget, can_focus=True):
         self._lines = None
         super().notify_style_update()
 
+    def on_focus(self) -> None:
+        self.refresh_if_changed()
+
+    def on_blur(self) -> None:
+        self.refresh_if_changed()
+
     def action_step(self, rows: int) -> None:
         raise NotImplementedError
 
@@ -243,12 +249,6 @@ class CursorList(VirtualList[Row]):
 
     def action_step(self, rows: int) -> None:
         self.cursor = min(max(0, self.cursor + rows), max(0, len(self.rows) - 1))
-        self.refresh()
-
-    def on_focus(self) -> None:
-        self.refresh()
-
-    def on_blur(self) -> None:
         self.refresh()
 
     def action_edge(self, end: int) -> None:
