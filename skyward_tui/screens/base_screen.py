@@ -15,7 +15,7 @@ from textual.widgets import Input
 from skyward_core.util.safe_file_access import current_folder
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.dialogs.basic_dialogs import DismissOnceScreen
-from skyward_tui.ui.actions import GLOBAL_HINTS, HINTS, Action, actions_by_id, actions_in, first_key
+from skyward_tui.ui.actions import GLOBAL_HINTS, HINTS, Action, actions_by_id, actions_in, with_partner
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_rules import idle_token
 from skyward_tui.widgets.screen_frame_and_replay_line import (
@@ -91,11 +91,6 @@ class BaseScreen(DismissOnceScreen[Result]):
         is_dirty = self._dirty_widgets or self._layout_required or self._repaint_required
         if is_dirty and self.is_current and not self.app._batch_count and self.app.immediate_repaint.consume_paint():
             self._on_timer_update()
-
-    def on_resize(self) -> None:
-        """Keep the focused widget visible."""
-        if self.focused is not None:
-            self.call_after_refresh(self.focused.scroll_visible, animate=False)
 
     def action_back(self) -> None:
         self.dismiss()
@@ -191,8 +186,7 @@ class BaseScreen(DismissOnceScreen[Result]):
             ]
             if not keys:
                 continue
-            partner = f" {first_key(action.partner, self.app.keys)}" if action.partner else ""
-            hints.append((keys[0] + partner, self.hint_label(action)))
+            hints.append((with_partner(keys[0], action, self.app.keys), self.hint_label(action)))
         return hints
 
     def flash(self, text: str, kind: str = "info", holds: Callable[[], bool] = lambda: True) -> None:

@@ -67,7 +67,6 @@ class Action:
         changes: Whether the action creates or changes something outside this app, without stopping or deleting
             anything.
         priority: Whether the binding takes precedence over those of the focused widget.
-        partner: ID of an action whose key the hint line shows together with the key of this one.
     """
 
     id: str
@@ -78,7 +77,6 @@ class Action:
     dangerous: bool = False
     changes: bool = False
     priority: bool = False
-    partner: str = ""
 
     @property
     def scope(self) -> str:
@@ -119,25 +117,11 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.jump", "apostrophe,ctrl+l", "app.jump", "", "Focus a widget by the letter shown on it"),
     # Actions of a replay
     Action("replay.pause", "p", "app.replay_pause", "play", "Pause or resume; at the end, restart"),
-    Action("replay.back", "comma", "app.replay_skip(-10)", "10 s", "Go back 10 s", partner="replay.on"),
+    Action("replay.back", "comma", "app.replay_skip(-10)", "10 s", "Go back 10 s"),
     Action("replay.on", "full_stop", "app.replay_skip(10)", "", "Go forward 10 s"),
-    Action(
-        "replay.far_back",
-        "less_than_sign",
-        "app.replay_skip(-60)",
-        "1 min",
-        "Go back one minute",
-        partner="replay.far_on",
-    ),
+    Action("replay.far_back", "less_than_sign", "app.replay_skip(-60)", "1 min", "Go back one minute"),
     Action("replay.far_on", "greater_than_sign", "app.replay_skip(60)", "", "Go forward one minute"),
-    Action(
-        "replay.slower",
-        "minus",
-        "app.replay_speed(0.5)",
-        "speed",
-        "Halve the speed; x0.25 at least",
-        partner="replay.faster",
-    ),
+    Action("replay.slower", "minus", "app.replay_speed(0.5)", "speed", "Halve the speed; x0.25 at least"),
     Action("replay.faster", "plus,equals_sign", "app.replay_speed(2)", "", "Double the speed; x64 at most"),
     Action("replay.failure", "E", "app.replay_failure", "failure", "Seek to the next failure and pause there"),
     # Actions of the list of pools
@@ -165,7 +149,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("history.rerun", "A", "launch_again", "run again", "Edit the run's launch, and run it again"),
     Action("history.find", "slash", "find", "find", "Filter runs by words; esc shows all"),
     Action("history.failed", "F", "failed", "failures", "Show only failures, or all runs"),
-    Action("history.sort", "o", "sort", "sort", "Sort by the next column; ← and → too", partner="history.turn"),
+    Action("history.sort", "o", "sort", "sort", "Sort by the next column; ← and → too"),
     Action("history.turn", "R", "turn", "", "Reverse order"),
     Action("history.mark", "space", "mark", "mark", "Mark up to eight runs, which are drawn in one chart"),
     Action("history.note", "quotation_mark", "note", "note", "Edit note and #tags of the run", changes=True),
@@ -224,9 +208,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("launch.plan_up", "pageup", "scroll_plan(-1)", "", "Scroll the plan up"),
     Action("launch.back", "escape", "back", "back", "Back without launching"),
     # Actions of the screen with a pool and a run
-    Action(
-        "run.previous_rank", "left_square_bracket", "step_rank(-1)", "rank", "Previous rank", partner="run.next_rank"
-    ),
+    Action("run.previous_rank", "left_square_bracket", "step_rank(-1)", "rank", "Previous rank"),
     Action("run.next_rank", "right_square_bracket", "step_rank(1)", "", "Next rank"),
     Action("run.rank", "number_sign", "ask_rank", "", "Go to a rank by number"),
     Action("run.merge", "a", "merge", "all ranks", "Merge the logs of all ranks, or show one rank"),
@@ -234,7 +216,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.only_failed", "M", "only_failed", "", "Merge only ranks with errors, or all ranks"),
     Action("run.errors", "e", "errors", "errors", "Show errors: root cause, tracebacks"),
     Action("run.find", "slash", "find", "find", "Find in log"),
-    Action("run.next_hit", "n", "next_hit(1)", "match", "Next hit", partner="run.previous_hit"),
+    Action("run.next_hit", "n", "next_hit(1)", "match", "Next hit"),
     Action("run.previous_hit", "N", "next_hit(-1)", "", "Previous hit"),
     Action("run.filter", "ampersand", "filter", "filter", "Show only matching lines; a leading ! inverts"),
     Action("run.follow", "f", "follow", "follow", "Go to the newest line, and follow new lines"),
@@ -378,6 +360,11 @@ HINTS: Mapping[str, tuple[str, ...]] = {
     "files": ("files.back",),
     "hostkey": ("hostkey.refuse", "hostkey.accept"),
 }  # fmt: skip
+# By ID of an action: ID of the action whose key the hint line shows together with the key of this action.
+PARTNERS = {
+    "replay.back": "replay.on", "replay.far_back": "replay.far_on", "replay.slower": "replay.faster",
+    "history.sort": "history.turn", "run.previous_rank": "run.next_rank", "run.next_hit": "run.previous_hit",
+}  # fmt: skip
 # Actions that are always shown, at the end of the hint line.
 GLOBAL_HINTS = (
     "pools.down", "run.down", "leftovers.end", "leftovers.end_all",
@@ -412,6 +399,11 @@ def first_key(id: str, keymap: Mapping[str, str]) -> str:
         keymap: The user's own keys by action id.
     """
     return _BY_ID[id].shown_keys(keymap)[0]
+
+
+def with_partner(key: str, action: Action, keymap: Mapping[str, str]) -> str:
+    """Return a key of an action, followed by the first key of the action's partner."""
+    return f"{key} {first_key(PARTNERS[action.id], keymap)}" if action.id in PARTNERS else key
 
 
 _NAMED = re.compile(r"\{([a-z]+\.[a-z_]+)\}")

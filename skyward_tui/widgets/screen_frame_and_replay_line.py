@@ -19,7 +19,7 @@ from textual.widgets import Input, Static
 from skyward_core.util.terminal_safe_text import sanitize_in_place
 from skyward_tui.text.number_time_and_run_state_format import duration
 from skyward_tui.text.text_width_tables_and_ascii import clip
-from skyward_tui.ui.actions import actions_in, first_key
+from skyward_tui.ui.actions import actions_in, with_partner
 from skyward_tui.ui.themes import read_style_sheet
 
 if TYPE_CHECKING:
@@ -273,9 +273,8 @@ def _keys(state: PlaybackState, keymap: Mapping[str, str]) -> Iterable[tuple[str
     for action in actions_in("replay"):
         if not action.label or (action.id == "replay.failure" and state.failure is None):
             continue
-        partner = f" {first_key(action.partner, keymap)}" if action.partner else ""
         label = "pause" if state.playing and action.id == "replay.pause" else action.label
-        yield action.shown_keys(keymap)[0] + partner, label
+        yield with_partner(action.shown_keys(keymap)[0], action, keymap), label
 
 
 class TextLine(Input):
