@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from skyward_core.client.leftover_cleanup import LeftoverScan
@@ -266,14 +265,7 @@ def _is_failure(entry: Entry) -> bool:
     return kind in ("raised", "exited", "lost") or (event.get("event") == "RunEnded" and event.get("state") == "failed")
 
 
-def open_recording(path: Path) -> RecordingReader:
-    """Open the recording in a file.
-
-    Raises:
-        UsageError: If the file is not a recording, was made by a newer release, or is too large.
-        OSError: If it cannot be read.
-    """
-    return RecordingReader.read(path)
+open_recording = RecordingReader.read
 
 
 class Replay(SessionInterface):

@@ -985,7 +985,6 @@ class FileOutput(TypedDict):
     path: str
     version: str
     at: int
-    hashes: bool
 
 class FileGo(TypedDict):
     t: Literal["go"]

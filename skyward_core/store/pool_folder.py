@@ -37,6 +37,7 @@ from skyward_core.views.machine_metrics import (
 )
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.recording_entries import apply_entry, entry_time, parse_event
+from skyward_core.views.recording_entries import parse_rank as parse_rank
 
 EXCEPTION_SUFFIX = ".raised"  # ending of the file with the exception of a failed run's root cause
 MIN_FREE_BYTES = 1 << 20  # minimum free bytes of the disk for writing logs; a node sends less than this in one piece
@@ -217,11 +218,6 @@ def node_events(folder: Path, before: float) -> Iterator[events.NodePhase]:
 def log_files(folder: Path) -> list[Path]:
     """Return the files of a folder with names of logs or metrics, sorted."""
     return sorted(path for path in folder.iterdir() if is_log_name(path.name))
-
-
-def parse_rank(name: str) -> int:
-    """Return the rank of a log file: ``r003.out`` -> 3, ``r003.1.err`` -> 3."""
-    return int(name[1:].partition(".")[0])
 
 
 def read_tail(path: Path, size: int) -> bytes:

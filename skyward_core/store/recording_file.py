@@ -149,7 +149,7 @@ class RecordingReader:
         """Read a recording from a file.
 
         Raises:
-            UsageError: If the file is not a readable recording.
+            UsageError: If the file is not a recording, was made by a newer release, or is too large.
             OSError: If the file cannot be read.
         """
         # O_NONBLOCK, because opening a named pipe would otherwise wait for a writer of the pipe.

@@ -217,13 +217,13 @@ def _apply_event(view: PoolView, entry: Entry, at: float) -> None:
 def _apply_log(view: PoolView, entry: Entry, at: float) -> None:
     stem, stream, run, data = entry["of"], entry["stream"], entry["run"], _to_bytes(entry["text"])
     _require(stream in STREAMS and is_log_name(f"{stem}.{stream}") and (run == "" or is_run_id(run)))
-    view.logs.feed(_parse_rank(stem), stream, data, at, run or view.only_run, stem)
+    view.logs.feed(parse_rank(stem), stream, data, at, run or view.only_run, stem)
 
 
 def _apply_metrics(view: PoolView, entry: Entry, at: float) -> None:
     name = entry["of"]
     _require(is_log_name(name) and name.endswith(METRICS))
-    view.metrics.feed(name, _parse_rank(name), _to_bytes(entry["text"]))
+    view.metrics.feed(name, parse_rank(name), _to_bytes(entry["text"]))
 
 
 def _apply_machine_samples(view: PoolView, entry: Entry, at: float) -> None:
@@ -271,7 +271,8 @@ def _is_node(node: Any) -> bool:
     return type(node) is int and 0 <= node < NODES
 
 
-def _parse_rank(name: str) -> int:
+def parse_rank(name: str) -> int:
+    """Return the rank of a log file: ``r003.out`` -> 3, ``r003.1.err`` -> 3."""
     return int(name[1:].partition(".")[0])
 
 
