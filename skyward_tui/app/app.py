@@ -154,7 +154,7 @@ class SkywardApp(App[None]):
         # The session runs on another thread. With Python's default switch interval of 5 ms, a flood of logs on that
         # thread would delay each key press by several intervals.
         sys.setswitchinterval(SWITCH_INTERVAL)
-        self._wall_clock = clock
+        self.wall_time = clock  # Unix time even in a replay, for messages that disappear after some seconds
         self.session: SessionInterface | None = None
         self.session_error = ""
         self.user_settings = UserSettings()
@@ -478,11 +478,7 @@ class SkywardApp(App[None]):
 
     def clock(self) -> float:
         """Return the time that screens show: the Unix time, or in a replay the time in the recording."""
-        return self._wall_clock() if self.replay is None else self.replay.displayed_time()
-
-    def wall_time(self) -> float:
-        """Return the Unix time even in a replay, for messages that disappear after some seconds."""
-        return self._wall_clock()
+        return self.wall_time() if self.replay is None else self.replay.displayed_time()
 
     def start_replay(self, record: Path) -> SessionInterface:
         """Open a recording, and return a session that plays it. From now on, :meth:`clock` returns the time in the

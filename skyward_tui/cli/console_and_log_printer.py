@@ -99,19 +99,19 @@ class Console:
             stream.isatty(),
             prefix,
             live,
-            self._erase_but,
+            self._erase_live,
             (stream.encoding, stream.errors or "strict"),
         )
         self._printers.append(printer)
         return printer
 
-    def _erase_live(self) -> None:
+    def _erase_live(self, but: LogPrinter | None = None) -> None:
         """Erase temporary lines, such as progress bars, before something is printed, because all streams may share one
         terminal.
-        """
-        self._erase_but(None)
 
-    def _erase_but(self, but: LogPrinter | None) -> None:
+        Args:
+            but: Printer whose lines stay.
+        """
         for printer in self._printers:
             if printer is not but:
                 printer.erase()

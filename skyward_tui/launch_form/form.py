@@ -297,19 +297,19 @@ _pairs = partial(_split_or_whole, shlex.split)
 _patterns = partial(_split_or_whole, split_patterns)
 
 
-def _number(text: str) -> Any:
-    """Parse an integer. Return other text unchanged, so that the validation of the request rejects it."""
-    with suppress(ValueError):
-        return int(text)
-    return _text(text)
+def parse_amount(text: str, kinds: Sequence[Callable[[str], float]] = (int, float)) -> Any:
+    """Parse a number. Return other text unchanged, so that the validation of the request rejects it.
 
-
-def parse_amount(text: str) -> Any:
-    """Parse an amount in dollars. Return other text unchanged, as in :func:`_number`."""
-    for kind in (int, float):
+    Args:
+        kinds: Types of the number, in the order in which they are tried.
+    """
+    for kind in kinds:
         with suppress(ValueError):
             return kind(text)
     return _text(text)
+
+
+_number = partial(parse_amount, kinds=(int,))
 
 
 _READERS: Mapping[str, Callable[[Any], Any]] = {

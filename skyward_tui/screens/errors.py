@@ -187,7 +187,7 @@ class ErrorsScreen(BaseScreen[int | None]):
 
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()
-        self._show(0)
+        self._show(self._outcomes[0])
         self.tick(self.app.clock())
 
     def on_resize(self) -> None:
@@ -202,15 +202,14 @@ class ErrorsScreen(BaseScreen[int | None]):
         self.query_one(Breadcrumbs).update_trail(["pools", self._run.pool, self._run.function, "errors"], counts)
         # The report of a failure can change later, for example if the kernel's log reports a GPU error.
         if self._shown_report != self._failure_report(self._chosen):
-            self._show(self.query_one(OptionList).highlighted or 0)
+            self._show(self._chosen)
         super().tick(now)
 
     @property
     def _chosen(self) -> Outcome:
         return self._outcomes[self.query_one(OptionList).highlighted or 0]
 
-    def _show(self, place: int) -> None:
-        outcome = self._outcomes[place]
+    def _show(self, outcome: Outcome) -> None:
         self.query_one("#trace").border_title = f"rank {outcome.rank}"
         self._shown_report = self._failure_report(outcome)
         self.query_one("#traceback", Static).update(Content(self._shown_report))
@@ -245,7 +244,7 @@ class ErrorsScreen(BaseScreen[int | None]):
         return failure_report(outcome, figures, failure_hints(self._run) if outcome is self._outcomes[0] else ())
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        self._show(event.option_index)
+        self._show(self._outcomes[event.option_index])
 
     def on_option_list_option_selected(self) -> None:
         self.action_log()

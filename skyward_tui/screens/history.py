@@ -629,17 +629,14 @@ class HistoryScreen(ListScreen[PastRunList]):
         return {} if run is None else {"pool": run.pool, "run": run.run, "script": run.script}
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if action in ("dismiss_chosen", "dismiss_all") and not self._shows_failures:
-            return False
-        if action == "failed" and self._shows_failures:
-            return False
-        if action in ("find", "failed", "compare", "sort", "turn") and not self._runs:
-            return False
-        if action == "note":
-            return self.listed.chosen is not None and bool(self.listed.chosen.run)
-        if action in ("open", "mark", "launch_again", "dismiss_chosen", "dismiss_all"):
-            return self.listed.chosen is not None
-        return True
+        chosen, has_runs = self.listed.chosen, bool(self._runs)
+        return {
+            "note": chosen is not None and bool(chosen.run),
+            "failed": has_runs and not self._shows_failures,
+            **dict.fromkeys(("find", "compare", "sort", "turn"), has_runs),
+            **dict.fromkeys(("open", "mark", "launch_again"), chosen is not None),
+            **dict.fromkeys(("dismiss_chosen", "dismiss_all"), chosen is not None and self._shows_failures),
+        }.get(action, True)
 
     def action_compare(self) -> None:
         marked = self.listed.marked

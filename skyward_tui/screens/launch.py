@@ -871,8 +871,7 @@ class LaunchScreen(BaseScreen[None]):
 
     @work(exclusive=True, group="presets")
     async def action_presets(self) -> None:
-        presets = await _load_presets(self.app)
-        if presets is None:
+        if (presets := await _load_presets(self.app)) is None:
             return
         screen = PresetsScreen(presets)
         name = await self.app.push_screen_wait(screen)

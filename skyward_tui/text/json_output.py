@@ -49,14 +49,10 @@ def _rank_json(task: TaskView) -> dict[str, Any]:
 
 
 def _value_json(summary: Summary | None) -> Any:
-    if summary is None:
-        return None
-    return (
-        summary.json
-        if summary.is_json
-        else {"type": summary.type, "text": summary.text, "size": summary.size}
-        | ({"parts": summary.json} if isinstance(summary.json, dict) else {})
-    )
+    if summary is None or summary.is_json:
+        return summary and summary.json
+    parts = {"parts": summary.json} if isinstance(summary.json, dict) else {}
+    return {"type": summary.type, "text": summary.text, "size": summary.size} | parts
 
 
 def trials_json(found: TrialTable, rows: Sequence[TrialRow] | None = None) -> dict[str, Any]:

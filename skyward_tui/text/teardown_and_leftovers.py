@@ -175,14 +175,10 @@ class LeftoverRow:
 
 def leftover_rows(found: LeftoverScan) -> list[LeftoverRow]:
     """Return the rows for the result of a scan."""
-    rows = [
-        LeftoverRow(
-            f"{each.thing.what} {each.thing.id}",
-            f": {verdict_text(each).removeprefix('left: ').removeprefix(_OVER)}",
-            each,
-        )
-        for each in _sorted(found.found)
-    ]
+    rows = list[LeftoverRow]()
+    for each in _sorted(found.found):
+        text = verdict_text(each).removeprefix("left: ").removeprefix(_OVER)
+        rows.append(LeftoverRow(f"{each.thing.what} {each.thing.id}", f": {text}", each))
     for (ledger, owner), (machines, more) in found.others.items():
         text = f"{_count_things(machines, more)} of ledger {ledger or '?'} ({owner or 'unknown owner'})"
         rows.append(LeftoverRow(f"ledger {ledger} {owner}", text, ledger=ledger))

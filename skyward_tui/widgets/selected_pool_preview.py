@@ -65,13 +65,13 @@ class PoolPreview(Widget, can_focus=False):
         Args:
             now: Unix time in seconds.
         """
-        is_launching = self.app.is_launching(pool.key)
-        before, seen = self._seen, (pool.key, self.size, pool.changes, refresh_token([pool], now), is_launching)
+        missing = "the run is starting" if self.app.is_launching(pool.key) else "no run on this pool yet"
+        before, seen = self._seen, (pool.key, self.size, pool.changes, refresh_token([pool], now), missing)
         is_other = not isinstance(before, tuple) or before[:2] != seen[:2]
         if seen == before or (not is_other and monotonic() - self._updated_at < REFRESH_SECONDS):
             return
         self._seen, self._updated_at = seen, monotonic()
-        content = Content("\n").join(self._lines(pool, run, now))
+        content = Content("\n").join(self._lines(pool, run, now, missing))
         if not content.is_same(self._content):
             self._content = content
             self.refresh()
@@ -79,10 +79,9 @@ class PoolPreview(Widget, can_focus=False):
     def render(self) -> Content:
         return self._content
 
-    def _lines(self, pool: PoolView, run: RunView | None, now: float) -> list[Content]:
+    def _lines(self, pool: PoolView, run: RunView | None, now: float, missing: str) -> list[Content]:
         width, height = self.size
         states = [] if pool.is_over else rank_states(pool, run, now)
-        missing = "the run is starting" if self.app.is_launching(pool.key) else "no run on this pool yet"
         lines = [
             Content.styled(each, style)
             for text, style in _status_parts(pool, run, states, now, first_key("pools.open", self.app.keys), missing)
