@@ -80,6 +80,7 @@ MEANINGS = {
     "grace": "seconds between SIGTERM and SIGKILL; by default as the pool's options state",
     "handles": "user code handles SIGTERM",
     "hash": "content hash",
+    "hashes": "whether the node sends the SHA-256 of the file; by default true",
     "head_addr": "address of node 0",
     "head_port": "port of the rendezvous",
     "headless": "node 0 is lost, so no gang can be formed",

@@ -717,11 +717,12 @@ FILE_FRAMES: FrameSchemas = {
     "output": FrameSchema(
         'Request of the client for a file that ranks wrote. The answer is "comes", followed by the file and "whole".',
         OUTPUT_KEYS,
-        {"at": is_count},
+        {"at": is_count, "hashes": is_bool},
     ),
     "go": FrameSchema("The node is ready to receive the blob."),
     "whole": FrameSchema(
-        "The file was sent completely and has not changed since it was listed.", {"sha256": is_file_name}
+        "The file was sent completely and has not changed since it was listed. `sha256` may be empty: see `hashes`.",
+        {"sha256": is_text},
     ),
     "there": FrameSchema("The blob was received and its content matches its name."),
     "comes": FrameSchema("The content of the file follows this frame.", {"size": is_count}),

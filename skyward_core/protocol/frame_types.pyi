@@ -985,6 +985,7 @@ class FileOutput(TypedDict):
     path: str
     version: str
     at: int
+    hashes: bool
 
 class FileGo(TypedDict):
     t: Literal["go"]

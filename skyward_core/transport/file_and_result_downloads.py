@@ -118,13 +118,17 @@ class IncomingOutput:
             written = os.pwrite(self._file, rest, self.at)
             rest, self.at = rest[written:], self.at + written
 
+    def hexdigest(self) -> str:
+        """Return the SHA-256 of the received bytes."""
+        return self._digest.hexdigest()
+
     def check(self) -> None:
         """Check that the received file has the hash that the node reported.
 
         Raises:
             OSError: If the hashes differ; the download restarts.
         """
-        if self.at == self.size and self._digest.hexdigest() == self.sha256:
+        if self.at == self.size and self.hexdigest() == self.sha256:
             return
         self._restart()
         raise OSError("the SHA-256 of the received file differs from the node's. Try again")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import pickle
 import random
@@ -18,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ import pytest
 
 from skyward_core.node.agent import file_transfer_server
 from skyward_core.node.agent.file_transfer_server import ACCEPT_RETRY_DELAY, MAX_UNAUTHENTICATED, FileTransferServer
-from skyward_core.node.agent.output_checkpoint_and_source_files import file_version
+from skyward_core.node.agent.output_checkpoint_and_source_files import OutputFile, file_version
 from skyward_core.plugins.pool_certificate_authority import Authority, node_name
 from skyward_core.pool.direct_file_transfers import IDLE_TIMEOUT, MAX_AGE, Endpoint, IdleStreams, Transfer
 from skyward_core.protocol import blocking_tls_connection
@@ -39,7 +40,7 @@ from skyward_core.protocol.blocking_tls_connection import (
     make_ssl_context,
 )
 from skyward_core.protocol.frame_codec import Decoder, encode_frame
-from skyward_core.transport.file_and_result_downloads import ResultDownload
+from skyward_core.transport.file_and_result_downloads import IncomingOutput, ResultDownload
 from skyward_core.util.content_hash import hash_bytes
 from tests.support.waiting import wait_until
 
@@ -132,6 +133,36 @@ def test_download_resumes_after_a_partial_file(hosts: list[Host], client: Client
     if there:
         target.write_bytes(b"-" * there)
     assert client.download(hosts[0].node, target) == b"-" * there + DATA[there:]
+
+
+def test_node_hashes_an_output_file_only_if_the_client_has_bytes_of_an_earlier_connection(
+    tmp_path: Path, authority: Authority, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hashed: list[bool] = []
+    read_chunks = OutputFile.read_chunks
+
+    def record(file: OutputFile, at: int, *, hashes: bool = True) -> Iterator[bytes]:
+        hashed.append(hashes)
+        return read_chunks(file, at, hashes=hashes)
+
+    monkeypatch.setattr(OutputFile, "read_chunks", record)
+    (tmp_path / "model.pt").write_bytes(DATA)
+    version = file_version((tmp_path / "model.pt").stat())
+    credentials = authority.issue(node_name(0)).to_json()
+    with closing(FileTransferServer(tmp_path, tmp_path, "127.0.0.1", credentials, str(tmp_path))) as server:
+        node = Endpoint(("127.0.0.1", server.port), node_name(0))
+        for there, expected in ((b"", False), (DATA[:1000], True), (b"-" * 1000, True)):
+            incoming = IncomingOutput(tmp_path / "to", "model.pt", len(DATA), version)
+            incoming.write(there)
+            client.transfer(node).download_output("model.pt", incoming)
+            assert (incoming.sha256, hashed.pop()) == (hashlib.sha256(DATA).hexdigest(), expected)
+            with pytest.raises(OSError, match="differs") if there.startswith(b"-") else nullcontext():
+                incoming.check()
+            incoming.drop()
+        request = {"t": "output", "path": "model.pt", "version": version, "at": 0}
+        with TlsConnection.connect(node.place, client.context) as line:
+            assert line.request(request)["size"] == sum(map(len, line.read_chunks(len(DATA))))
+            assert line.receive_frame()["sha256"] == hashlib.sha256(DATA).hexdigest(), "as earlier clients expect"
 
 
 def test_result_of_unexpected_size_is_refused(hosts: list[Host], client: Client, target: Path) -> None:

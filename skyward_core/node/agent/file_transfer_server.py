@@ -173,11 +173,11 @@ class FileTransferServer:
             with open(self._spool / name, "rb") as file:
                 _send_file(connection, file.fileno(), int(request["at"]), CompleteFile(file.fileno()))
         elif request["t"] == "output":
-            version, at = str(request["version"]), int(request["at"])
+            given = str(request["path"]), str(request["version"]), int(request["at"]), bool(request.get("hashes", True))
             # Copy in a thread of low priority. A thread cannot raise its priority again, and this thread may send a
             # result next.
             with ThreadPoolExecutor(1, initializer=_lower_priority) as thread:
-                thread.submit(self._send_output, connection, str(request["path"]), version, at).result()
+                thread.submit(self._send_output, connection, *given).result()
         else:
             raise RefusedByPeer(f"unknown request {kind} {name!r:.80}")
 
@@ -199,23 +199,18 @@ class FileTransferServer:
         finally:
             os.close(file)
 
-    def _send_output(self, connection: TlsConnection, path: str, version: str, at: int) -> None:
+    def _send_output(self, connection: TlsConnection, path: str, version: str, at: int, hashes: bool) -> None:
         from skyward_core.node.agent.output_checkpoint_and_source_files import OutputFile
 
-        # Only clients need hashes. Nodes know the content's hash before they request it.
-        hashes = connection.peer == CLIENT
+        # Nodes know the content's hash before they request it.
+        is_client = connection.peer == CLIENT
         with closing(OutputFile(self._work, path, version)) as file:
-            connection.send_frame({"t": "comes", "size": file.size})
-            try:
-                for piece in file.read_chunks(at, hashes=hashes):
+            with _sending_content(connection, file.size):
+                for piece in file.read_chunks(at, hashes=is_client and hashes):
                     connection.write(piece)
-            except TlsConnectionError:
-                raise
-            except OSError as error:
-                raise TlsConnectionError(str(error)) from error
-            if hashes:
+            if is_client:
                 file.check_unchanged()
-                connection.send_frame({"t": "whole", "sha256": file.sha256})
+                connection.send_frame({"t": "whole", "sha256": file.sha256 if hashes else ""})
 
     def _receive_blob(self, connection: TlsConnection, name: str, size: int) -> None:
         with self._incoming_blob(name, size) as arrival:
@@ -322,9 +317,16 @@ class IncomingBlob:
 
 
 def _send_file(connection: TlsConnection, file: int, at: int, source: IncomingBlob | CompleteFile) -> None:
-    connection.send_frame({"t": "comes", "size": source.size})
-    try:
+    with _sending_content(connection, source.size):
         connection.send_file(file, at, source)
+
+
+@contextmanager
+def _sending_content(connection: TlsConnection, size: int) -> Iterator[None]:
+    """Answer a request for a file. The block sends the content."""
+    connection.send_frame({"t": "comes", "size": size})
+    try:
+        yield
     except TlsConnectionError:
         raise
     except OSError as error:
