@@ -166,7 +166,7 @@ class ScriptConsole:
 
 def _is_on_terminal() -> bool:
     """Check whether both streams are terminals that can erase lines."""
-    return os.environ.get("TERM") != "dumb" and all(map(_is_terminal, (sys.stdout, sys.stderr)))
+    return _is_terminal(sys.stdout) and _is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

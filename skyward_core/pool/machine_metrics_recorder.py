@@ -102,23 +102,29 @@ class MetricsRecorder:
         self._collector: MetricsCollector | None = None
         # Opened when the first sample is recorded, because most runs end before that.
         self._recording_file: MetricsWriter | None = None
-        self._timers: dict[str, asyncio.TimerHandle] = {}  # run -> timer that starts its recording
+        # run -> loop time at which its recording starts, oldest run first; one timer for all of them
+        self._due_at: dict[str, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self._busy_until = 0.0
         self._stop = context.news.subscribe(self._on_event, None)
 
     def _on_event(self, event: events.Event) -> None:
         if isinstance(event, events.RunOpened):
-            if not (self._context.observer or event.run in self._timers):
+            if self._collector is None and not self._context.observer:
                 loop = asyncio.get_running_loop()
-                self._timers[event.run] = loop.call_later(LONG_RUN, self._on_long_run, event.run)
+                self._due_at.setdefault(event.run, loop.time() + LONG_RUN)
+                self._timer = self._timer or loop.call_later(LONG_RUN, self._start_if_due)
         elif isinstance(event, events.RunEnded):
             self._busy_until = time.time() + RUN_MARGIN
-            if (timer := self._timers.pop(event.run, None)) is not None:
-                timer.cancel()
+            self._due_at.pop(event.run, None)
 
-    def _on_long_run(self, run: str) -> None:
-        self._timers.pop(run, None)
-        self.start_collector()
+    def _start_if_due(self) -> None:
+        """Start the collector if the oldest run has become long. Otherwise set the timer for that run."""
+        loop, due, self._timer = asyncio.get_running_loop(), next(iter(self._due_at.values()), None), None
+        if due is not None and due <= loop.time():
+            self.start_collector()
+        elif due is not None:
+            self._timer = loop.call_at(due, self._start_if_due)
 
     def start_collector(self) -> MetricsCollector:
         """Return the collector of samples. The first call starts sampling on the nodes."""
@@ -174,7 +180,7 @@ class MetricsRecorder:
     def close(self) -> None:
         """Stop recording and close the file."""
         self._stop()
-        for timer in self._timers.values():
-            timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self._recording_file is not None:
             self._recording_file.close()

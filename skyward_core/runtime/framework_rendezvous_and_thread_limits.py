@@ -334,7 +334,7 @@ class TorchrunEnvironment:
         """Print advice if the ended call's function used torch.distributed without a process group."""
         group = sys.modules.get(C10D)
         if not self._is_gang_call:
-            self._leftover_group = _default_group(group)
+            self._leftover_group = group and _default_group(group)
         elif (
             not _by_plugin
             and self._info.rank == 0

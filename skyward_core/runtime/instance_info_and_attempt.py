@@ -496,7 +496,7 @@ def attempt() -> Attempt:
 
 CHECKPOINTS = "checkpoints"  # name of the folder for checkpoints, in the working folder of the ranks
 CHECKPOINT_VARIABLE = "SKYWARD_CHECKPOINT_DIR"
-_working_folder = ""
+_working_folder = _checkpoint_run = ""
 
 
 def checkpoint_dir() -> str:
@@ -524,9 +524,11 @@ def set_checkpoint_dir(run: str, *, create: bool) -> None:
         create: Whether to create the folder, for scripts that only read the variable. Errors are ignored, because the
             script gets the same error when it writes.
     """
-    global _working_folder
+    global _working_folder, _checkpoint_run
     _working_folder = _working_folder or os.getcwd()  # noqa: PTH109
-    os.environ[CHECKPOINT_VARIABLE] = f"{_working_folder}/{CHECKPOINTS}/{run}"
+    if run != _checkpoint_run:  # Setting a variable takes longer than the rest of a call's bookkeeping.
+        _checkpoint_run = run
+        os.environ[CHECKPOINT_VARIABLE] = f"{_working_folder}/{CHECKPOINTS}/{run}"
     if create:
         with suppress(OSError):
             checkpoint_dir()
@@ -541,7 +543,7 @@ def set_attempt(keys: AttemptKeys | None) -> None:
     global _attempt
     if keys is not None:
         _attempt = Attempt(keys["number"], keys["cause"], keys["message"], tuple(keys["lost"]))
-    elif _attempt is None or _attempt.is_restart:
+    elif _attempt is None or _attempt.number > 1:
         _attempt = Attempt()
     else:
         return

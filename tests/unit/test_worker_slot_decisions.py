@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.node.agent.call_registry import Call
+from skyward_core.node.agent.call_registry import Call, CallRegistry
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gang_state import Gang
 from skyward_core.node.agent.worker_processes import Process
@@ -38,8 +38,12 @@ class Place:
 
 
 class Node:
-    def __init__(self, gang: Gang, *, closing: bool = False, informed: bool = True, apart: bool = False) -> None:
+    def __init__(
+        self, gang: Gang, *, closing: bool = False, informed: bool = True, apart: bool = False, active: int = 1
+    ) -> None:
         self.gang = gang
+        self.registry = CallRegistry()
+        self.registry.active = active
         self.has_separate_tasks = apart
         self.is_closing = closing
         self.env_known, self.gpus_known = asyncio.Event(), asyncio.Event()
@@ -116,6 +120,7 @@ ROWS: dict[str, tuple[Step, Any, Any, Any]] = {
     ),
     "new worker process without a gang": ("look around", place(process=process(None)), Node(NONE), Apps()),
     "idle worker process": ("look around", place(process=process()), Node(WHOLE), Apps()),
+    "idle worker process on an idle node": ("wait", place(process=process()), Node(WHOLE, active=0), Apps()),
     "running call and an empty queue": ("wait", place(runs=1, process=process()), Node(WHOLE), Apps()),
     "waiting task without a free thread": ("wait", place(task(), runs=1, process=process()), Node(WHOLE), Apps()),
     "waiting task with a free thread": (

@@ -261,9 +261,11 @@ class CallLifecycle:
             killed: The reason if the agent stopped the worker, else "".
             process: The worker.
         """
+        if header["kind"] == "returned":
+            return header
         fields: AnyHeader = header
         preempted = self._preempted_details(process)
-        if call.stop_reason and header["kind"] != "returned":
+        if call.stop_reason:
             fields |= call.stopped_details()
         elif header["kind"] == "collateral":
             fields |= self._worker_stopped_details(killed) if killed else preempted or external_sigterm_details()
@@ -327,8 +329,8 @@ class CallLifecycle:
             header["items"] = call.header["items"]
         header["at"] = time.time()
         if logs is not None and call.started_at is not None:
-            header["log"] = log = logs.range_of(call)
-            self._clients.flush_logs(logs.side_file_sizes() | {name: end for name, (_, end) in log.items()})
+            header["log"] = logs.range_of(call)
+            self._clients.flush_logs(logs.side_file_sizes() | logs.ends)
         call.result = body
         if self.is_withheld(call):
             call.undecided = header
@@ -339,8 +341,9 @@ class CallLifecycle:
 
     def is_withheld(self, call: Call) -> bool:
         """Check whether the head must withhold an outcome, because no client is connected to decide about a restart."""
-        is_open = not (call.is_final or self._state.is_closing or self._registry.is_cancelled(call.run))
-        return self._state.config.node == 0 and call.may_restart_unattended and is_open and not call.has_client
+        if not call.may_restart_unattended or call.has_client or self._state.config.node != 0:
+            return False
+        return not (call.is_final or self._state.is_closing or self._registry.is_cancelled(call.run))
 
     def release(self, call: Call) -> None:
         """Send a withheld outcome to the clients."""

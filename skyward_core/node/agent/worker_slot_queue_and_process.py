@@ -139,7 +139,7 @@ def decide_step(slot: Slot, node: NodeState, apps: PluginContextProcess) -> Step
             # Wait until the node's plugin contexts were entered, or could not be entered.
             return "set up" if not gang.has_app_hooks or apps.is_resolved else "wait"
     if not slot.queue:
-        return "wait" if slot.running else "look around"
+        return "wait" if slot.running or not node.registry.active else "look around"
     if not slot.has_turn:
         return "wait"
     call = slot.queue[0]

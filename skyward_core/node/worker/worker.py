@@ -218,7 +218,7 @@ class WorkerProcess:
         header: frames.ToWorker
         while True:
             try:
-                self._receive_until(lambda: bool(self._pending_frames))
+                self._receive_until(self._pending_frames.__len__)
             except EOFError:
                 # The agent has ended, so no further call will arrive. The running calls have already ended.
                 self._is_orphaned = True
@@ -355,7 +355,7 @@ class WorkerProcess:
                 raise self._setup_error
             with self._stop:
                 value = self._run_function(header, body, place)
-                reacts = self._may_have_stopped_early(header)
+                reacts = (self._stop.was_overridden or "attempt" in header) and self._may_have_stopped_early(header)
             self._exit_if_forked()
             result = pickle_result(value, f"{header.get('name', 'the function')}()", self._spill_path(header))
             if reacts and preemption.is_sigterm_announced():
@@ -444,7 +444,7 @@ class WorkerProcess:
             from skyward_core.runtime.rank_side_async_stream_and_map_calls import collect_streamed_arguments
 
             streamed = collect_streamed_arguments()
-        fn, (args, kwargs) = _load_checked("its function or arguments", lambda: self._load_function(header, body))
+        fn, (args, kwargs) = _load_checked("its function or arguments", self._load_function, header, body)
         self._bind_streamed_arguments(header["run"], header["i"], streamed)
         if self._phase == "importing":
             self._report_phase("running")
@@ -529,8 +529,8 @@ class WorkerProcess:
             return
         self._receive_until(lambda: window.is_open)
 
-    def _receive_until(self, done: Callable[[], bool]) -> None:
-        """Handle frames of the agent until a condition holds. Only one thread receives frames; other threads wait."""
+    def _receive_until(self, done: Callable[[], object]) -> None:
+        """Handle frames of the agent until a condition is true. Only one thread receives frames; other threads wait."""
         while not done():
             with self._received:
                 if self._is_receiving:
@@ -593,14 +593,14 @@ class WorkerProcess:
         self._streams.flush()
 
 
-def _load_checked(what: str, load: Callable[[], T]) -> T:
+def _load_checked(what: str, load: Callable[..., T], *args: Any) -> T:
     """Load objects that a client sent. Convert exceptions that would end the rank, such as SystemExit.
 
     Raises:
         NotPicklableError: If loading raised StopIteration, or an exception that is not an ``Exception``.
     """
     try:
-        return load()
+        return load(*args)
     except BaseException as error:
         if isinstance(error, (Exception, Stopped)) and not isinstance(error, StopIteration):
             raise

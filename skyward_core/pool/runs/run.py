@@ -817,7 +817,8 @@ class Run:
         if self.kind != "broadcast":
             self._flying[link.node] = self._flying.get(link.node, 1) - 1
             # A run that may restart is acknowledged at its end: a late acknowledgement must not meet the next attempt.
-            if not (outcome.index in self._readings or self.is_retained or self.may_restart):
+            # So is a run of one call.
+            if self.total > 1 and not (outcome.index in self._readings or self.is_retained or self.may_restart):
                 link.acknowledge(self.id, outcome.index)
         if cause_rank(outcome) == ECHO and self.may_restart:
             self._context.recovery.silence_watch.on_collective_error(link)
