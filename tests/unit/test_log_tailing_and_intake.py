@@ -144,6 +144,20 @@ async def test_log_flush_sends_at_most_one_chunk_at_once(tmp_path: Path) -> None
     assert connection.gaps == 0
 
 
+async def test_rest_of_a_limited_log_flush_is_sent_without_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_core.node.agent.log_tailing_and_size_limits.IDLE_POLL", 1e6)
+    connection = Slow()
+    follower = asyncio.create_task((tail := tail_of(tmp_path, connection, busy=False)).run())
+    for _ in range(10):
+        await asyncio.sleep(0)  # it pauses
+    (tmp_path / "r000.out").write_bytes(os.urandom(2 * CHUNK_BYTES))
+    tail.flush({"r000.out": 2 * CHUNK_BYTES})
+    await until(lambda: len(connection.got["r000.out"]) == 2 * CHUNK_BYTES)
+    follower.cancel()
+
+
 async def test_log_flush_to_a_slow_client_or_of_absent_file_sends_nothing(tmp_path: Path) -> None:
     (tmp_path / "r000.out").write_bytes(b"x")
     connection = Slow()

@@ -14,6 +14,7 @@ import pytest
 
 from skyward_core.node.agent import plugin_context_supervisor, worker_slot_queue_and_process
 from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
+from skyward_core.node.agent.call_lifecycle import ANNOUNCE_DELAY
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.frame_connection import Connection
@@ -35,6 +36,17 @@ async def test_call_for_a_rank_goes_to_its_first_slot(node: Node) -> None:
     for header in ({"rank": 3}, {"rank": 3, "gang": True}):
         slot = node.slots.pick_slot(node.call(0, **header))
         assert (slot.rank, slot.number) == (3, 0)
+
+
+async def test_only_calls_older_than_the_announce_delay_count_as_slow(node: Node) -> None:
+    call = node.call(0)
+    slot = node.slots.slots[0]
+    assert not node.slots.has_slow_calls()
+    slot.running[call.key] = call
+    call.started_at = time.monotonic() + 60
+    assert not node.slots.has_slow_calls()
+    call.started_at = time.monotonic() - ANNOUNCE_DELAY
+    assert node.slots.has_slow_calls()
 
 
 @pytest.mark.parametrize("header", [{"rank": 0}, {"rank": 4}, {"gang": True}])

@@ -317,7 +317,7 @@ class ClientRequests:
             self._state.config.spool,
             connection,
             header.get("cursors", {}),
-            lambda: self._registry.active > 0,
+            self._slots.has_slow_calls,
             self._state.redactor,
             self._slots.mark_logs,
             self._slots.log_send_limit,

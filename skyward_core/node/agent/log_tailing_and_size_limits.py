@@ -39,7 +39,7 @@ class LogTail:
         spool: Folder of the files.
         connection: Connection of the client.
         cursors: Number of bytes of each file that the client already has.
-        busy: Returns whether any calls run.
+        busy: Returns whether any calls run that may print before they end.
         redactor: Redacts secrets.
         mark: Writes a mark, which records the order of standard output and standard error, for all output so far.
         most: Returns the size up to which a file may be sent.
@@ -128,6 +128,8 @@ class LogTail:
                 if not sent:
                     break
                 limit -= sent
+        if limit <= 0:
+            self._wake.set()
 
     async def finish(self) -> dict[str, int]:
         """Send all remaining output to the client. Return the final size of each file in bytes."""

@@ -8,7 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
-from skyward_core.node.agent.call_lifecycle import CallLifecycle
+from skyward_core.node.agent.call_lifecycle import ANNOUNCE_DELAY, CallLifecycle
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.frame_connection import Connection
@@ -55,6 +55,11 @@ class SlotDispatcher:
     @property
     def has_live_processes(self) -> bool:
         return any(slot.process for slot in self.slots)
+
+    def has_slow_calls(self) -> bool:
+        """Check whether any call has run longer than ``ANNOUNCE_DELAY``. Outcomes carry the output of quicker calls."""
+        latest = monotonic() - ANNOUNCE_DELAY
+        return any((call.started_at or 0) <= latest for slot in self.slots for call in slot.running.values())
 
     # -- calls -------------------------------------------------------------------------------------------
 
