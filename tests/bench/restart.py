@@ -1,13 +1,17 @@
-"""Benchmark of restarts: a killed rank until the next step, steps without faults, and copies of checkpoints."""
+"""Benchmark of restarts: from a killed rank or a power cut to the next step, steps without faults, and copies of
+checkpoints.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -97,8 +101,74 @@ def measure() -> list[Metric]:
         Metric(
             "step_without_faults_ms", median(steps[True]) * 1e3, median(steps[False]) * 1e3, Bar(ratio_at_most=1.01)
         ),
+        *measure_power_cuts(),
         *measure_copies(),
     ]
+
+
+CUTS = 6
+
+
+def measure_power_cuts() -> list[Metric]:
+    """Measure the longest times from the power cut of a host until its loss is detected, and until the next step."""
+    from tests.lab import missing
+
+    if why := missing():
+        print(f"without power cuts: {why}", file=sys.stderr)
+        return []
+    cuts = [fresh("restart:cut_power", number % 2) for number in range(CUTS)]
+    detected, stepped = (max(each[at] for each in cuts) for at in (0, 1))
+    return [
+        Metric("power_cut_to_detection_s", detected, None, Bar(at_most=5.0)),
+        Metric("power_cut_to_next_step_s", stepped, None, Bar(at_most=10.0)),
+    ]
+
+
+def cut_power(node: int) -> tuple[float, float]:
+    """Return the seconds from the power cut of a node's host until its loss is detected, and until the first step of
+    the next attempt on a spare host.
+    """
+    import skyward_core as sky
+    from skyward_core.views.events import NodeSilence
+    from tests.lab import Lab
+    from tests.lab.pools import ssh
+    from tests.support.faults import on_loop
+    from tests.support.waiting import wait_until
+
+    @sky.function
+    def step(seconds: float) -> float:
+        """Return the time of a step. In the first attempt, keep training until a host is lost."""
+        if not sky.attempt().is_restart:
+            print("began", flush=True)
+            time.sleep(seconds)
+        return time.time()
+
+    lost_at, cut_at = list[float](), list[float]()
+    options = sky.Options(console=False, on_loss="restart")
+    with (
+        Lab(3) as lab,
+        ThreadPoolExecutor() as beside,
+        sky.Compute(provider=ssh(lab), nodes=2, image=sky.Image(workdir=PROJECT), options=options) as compute,
+    ):
+        view, news = compute.pool.view, compute.pool.news
+        on_loop(
+            lambda: news.subscribe(
+                lambda e: lost_at.append(time.time()) if isinstance(e, NodeSilence) and e.state == "lost" else None,
+                None,
+            )
+        )
+
+        def cut() -> None:
+            wait_until(lambda: all(view.logs.rank(rank).lines(0, 1) == ["began"] for rank in (0, 1)))
+            time.sleep(5.0 + random.random())  # long enough for heartbeats, at any time between two of them
+            cut_at.append(time.time())
+            lab.hosts[node].power_off()
+
+        cutting = beside.submit(cut)
+        stepped = max(step(60.0) @ compute)
+        cutting.result()
+        lab.hosts[node].power_on()  # so that the teardown can finish
+    return lost_at[0] - cut_at[0], stepped - cut_at[0]
 
 
 SIZE = 1_000_000_000  # bytes of a checkpoint
