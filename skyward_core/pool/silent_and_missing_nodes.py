@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import math
 import secrets
 import socket
@@ -18,6 +17,7 @@ from skyward_core.pool.agent_link import Link
 from skyward_core.pool.preemption_notices_and_early_replacements import is_being_preempted
 from skyward_core.store.ledger_rows import Replacement, process_mark
 from skyward_core.transport.background_loop import cancel_tasks
+from skyward_core.util.safe_file_access import try_lock
 from skyward_core.views import events
 
 if TYPE_CHECKING:
@@ -150,13 +150,10 @@ class NodeRoster:
         """
         with open(self._context.archive.folder / f"node-{node}.lock", "w") as lock:
             while not (decided := self._is_decided(node)):
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    await asyncio.sleep(POLL_INTERVAL)
-                    continue
-                decided = self._is_decided(node)
-                break
+                if try_lock(lock):
+                    decided = self._is_decided(node)
+                    break
+                await asyncio.sleep(POLL_INTERVAL)
             yield decided
 
     def _is_decided(self, node: int) -> bool:

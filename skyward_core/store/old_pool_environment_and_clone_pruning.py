@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import secrets
 import shutil
@@ -20,7 +19,7 @@ from skyward_core.node.bootstrap.image_environment import MADE_FILE, open_lock_f
 from skyward_core.store import state_folder
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow, is_process_alive, process_mark
-from skyward_core.util.safe_file_access import read_own_json
+from skyward_core.util.safe_file_access import read_own_json, try_lock
 
 CLONES_FOLDER = "clones"  # subfolder of the state folder for clones of git repositories
 _OWNER_SUFFIX = ".used"  # file name ending; the file beside a clone names the process and the pool that use the clone
@@ -138,13 +137,8 @@ def prune_environments(ledger: Ledger, *, age: float = MAX_AGE, only_look: bool 
         if folder.is_symlink() or _last_used_at(folder) >= before:
             continue  # links are not deleted, because only the user can have created them
         with open_lock_file(folder) as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                continue
             # Check again under the lock, because another process may have used or deleted the environment.
-            used_at = _last_used_at(folder)
-            if used_at >= before:
+            if not try_lock(lock) or (used_at := _last_used_at(folder)) >= before:
                 continue
             pruned.append(PrunedEnvironment(folder.name, used_at, _disk_usage(folder)))
             if not only_look:

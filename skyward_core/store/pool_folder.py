@@ -7,7 +7,6 @@ continues where the last one stopped. Two clients that write the same bytes to t
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -27,7 +26,7 @@ from skyward_core.protocol.validators import is_log_name
 from skyward_core.store.recording_file import SUFFIX, Entry, RecordingReader, RecordingWriter
 from skyward_core.store.state_folder import ensure_pool_folder, pool_path, state_home
 from skyward_core.util.content_hash import BLOB_PREFIX
-from skyward_core.util.safe_file_access import read_bytes, read_own_json, write_atomic
+from skyward_core.util.safe_file_access import read_bytes, read_own_json, try_lock, write_atomic
 from skyward_core.views import events
 from skyward_core.views.machine_metrics import (
     LATE_ERROR_SECONDS,
@@ -78,12 +77,8 @@ class PoolFolder:
     def _open_journal(self, path: Path) -> None:
         """Open the journal, a file of JSON lines. The first client locks the journal and becomes its writer."""
         self._journal = journal = open(path, "ab")  # noqa: SIM115  held for the pool's life
-        try:
-            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.is_writer = True
-        except BlockingIOError:
-            return
-        if read_tail(path, 1) not in (b"", b"\n"):
+        self.is_writer = try_lock(journal)
+        if self.is_writer and read_tail(path, 1) not in (b"", b"\n"):
             journal.write(b"\n")  # end the line that a crash cut short, so that the next event begins on its own line
 
     def write_log(self, name: str, at: int, data: bytes) -> None:

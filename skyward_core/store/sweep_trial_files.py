@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from skyward_core.store.ledger_rows import RUN_ID, is_process_alive
 from skyward_core.store.state_folder import ensure_pool_folder, pool_path
-from skyward_core.util.safe_file_access import read_own_json, write_atomic
+from skyward_core.util.safe_file_access import read_own_json, try_lock, write_atomic
 from skyward_core.views.sweep_argument_combinations import TrialSheet
 
 TRIALS_FOLDER = "trials"
@@ -93,10 +93,8 @@ def lock_sweep(pool: str, sweep: str) -> Iterator[None]:
         # held until the owner has written its name.
         with _open_lock_file(path.with_suffix(".turn")) as turn:
             fcntl.flock(turn, fcntl.LOCK_EX)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise SweepLocked(file.read(100)) from None
+            if not try_lock(file):
+                raise SweepLocked(file.read(100))
             file.truncate()
             file.write(f"another client (process {os.getpid()}, since {time.strftime('%H:%M:%S')})")
             file.flush()

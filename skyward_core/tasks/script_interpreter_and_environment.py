@@ -54,6 +54,7 @@ from skyward_core.util.safe_file_access import (
     list_entries,
     read_text,
     resolve_path,
+    try_lock,
 )
 from skyward_core.util.terminal_safe_text import sanitize_line
 
@@ -688,11 +689,7 @@ def _remove_environment(folder: Path) -> None:
     """Remove an incomplete environment unless another process uses it. Retries, because killed installers end late."""
     with environment.open_lock_file(folder) as lock:
         for _ in range(REMOVAL_TRIES):
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return
-            if (folder / environment.MADE_FILE).exists() or folder.is_symlink():
+            if not try_lock(lock) or (folder / environment.MADE_FILE).exists() or folder.is_symlink():
                 return
             shutil.rmtree(folder, ignore_errors=True)
             if not folder.exists():

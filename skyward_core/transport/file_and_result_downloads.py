@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import pickle
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from skyward_core.protocol.blocking_tls_connection import CHUNK_BYTES
+from skyward_core.util.safe_file_access import lock_file_at
 
 # folder for partial files, on the file system of the download's target so that files can be renamed
 PARTS = ".skyward-parts"
@@ -59,7 +59,9 @@ class IncomingOutput:
         self.path = self._parts / f"{_hash(name)}.{_hash(version)}"
         self._file = self._open()
         try:
-            self._lock()
+            # A lock is useless if its previous owner has renamed the file since this process opened the file.
+            if not lock_file_at(self.path, self._file):
+                raise DownloadInProgress(os.fstat(self._file).st_size)
             self._resume()
         except BaseException:
             self._close_file()
@@ -77,16 +79,6 @@ class IncomingOutput:
                     if not stat.S_ISDIR(self._parts.lstat().st_mode):
                         raise
                 return os.open(self.path, flags, 0o666)
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # The lock is useless if its previous owner has renamed the file since this process opened the file.
-            if os.path.samestat(os.fstat(self._file), self.path.stat()):
-                return
-        except (BlockingIOError, FileNotFoundError):
-            pass
-        raise DownloadInProgress(os.fstat(self._file).st_size)
 
     def _resume(self) -> None:
         """Continue after the bytes of the existing partial file. Delete partial files of other versions of the file."""

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 # default limit of a file's size in bytes; the largest lock files of real projects have a few megabytes
 MAX_BYTES = 16 << 20
@@ -264,7 +264,9 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     """
     draft = path.with_name(f"{path.name}.draft")
     with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, mode), "wb") as file:
-        _lock_draft(file.fileno(), draft)
+        # Another process may have moved this draft into place before this process acquired the lock.
+        if not lock_file_at(draft, file.fileno()):
+            raise BlockingIOError(f"another process is writing {draft}")
         try:
             file.truncate()
             file.write(data)
@@ -275,12 +277,17 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
             raise
 
 
-def _lock_draft(descriptor: int, draft: Path) -> None:
+def try_lock(file: IO[Any] | int) -> bool:
+    """Lock an open file exclusively. Return False if another process holds a lock."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Check that no other process moved this draft file into place before this process acquired the lock.
-        if os.path.samestat(os.fstat(descriptor), draft.stat()):
-            return
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    raise BlockingIOError(f"another process is writing {draft}")
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def lock_file_at(path: Path, descriptor: int) -> bool:
+    """Lock an open file. Return False if another process holds a lock, or has moved or deleted the file at the path."""
+    with suppress(FileNotFoundError):
+        return try_lock(descriptor) and os.path.samestat(os.fstat(descriptor), path.stat())
+    return False

@@ -8,7 +8,6 @@ use the cluster.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 import secrets
@@ -35,6 +34,7 @@ from skyward_core.plugins.plugin_server_start_and_stop import (
     set_variables,
     stop_server,
 )
+from skyward_core.util.safe_file_access import try_lock
 
 if TYPE_CHECKING:
     from skyward_core.model.specs import Image, PoolSpec
@@ -162,22 +162,13 @@ def _private_folder(token: str) -> Iterator[Path]:
     # The process that gets the lock is responsible for the folder: it created the folder, or took it over from a killed
     # process.
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-    has_it = _try_lock(lock)
+    has_it = try_lock(lock)
     try:
         yield folder
     finally:
-        if has_it or _try_lock(lock):
+        if has_it or try_lock(lock):
             shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
-
-
-def _try_lock(descriptor: int) -> bool:
-    """Try to acquire a file lock and return whether that succeeded."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
 import time
 from collections import Counter
@@ -27,7 +26,7 @@ from skyward_core.providers.slurm.slurm_commands import (
     SlurmJob,
 )
 from skyward_core.store.pool_folder import PoolKeyFolder
-from skyward_core.util.safe_file_access import write_atomic
+from skyward_core.util.safe_file_access import try_lock, write_atomic
 
 
 @dataclass(frozen=True)
@@ -131,12 +130,8 @@ class AllocationFolder(PoolKeyFolder):
     async def hold_lock(self) -> AsyncIterator[None]:
         """Lock the folder against other clients for the duration of a ``with`` block."""
         with open(self.path / "lock", "w") as lock:
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    await asyncio.sleep(0.1)
+            while not try_lock(lock):
+                await asyncio.sleep(0.1)
             yield
 
     def write_known_hosts(self, nodes: Sequence[AllocatedNode]) -> None:
