@@ -27,11 +27,6 @@ def python_version(value: Any) -> str | None:
     return None if value == "auto" else text(value)
 
 
-def default_if_none(default: Any, other: Check) -> Check:
-    """Return a check that replaces None by the default, because older API versions use None for it."""
-    return lambda value: default if value is None else other(value)
-
-
 # Values of the option `console` in older API versions -> present values.
 _CONSOLES = {"rich": True, "minimal": True, "log": True, "silent": False}
 
@@ -202,8 +197,9 @@ def word_or(word: str, other: Check) -> Check:
     return check
 
 
-def optional(other: Check) -> Check:
-    return lambda value: None if value is None else other(value)
+def optional(other: Check, default: Any = None) -> Check:
+    """Return a check that replaces None by the default."""
+    return lambda value: default if value is None else other(value)
 
 
 def tuple_of(other: Check = lambda value: value) -> Check:

@@ -432,7 +432,7 @@ class Options(ValidatedValue):
     checkpoint_limit: int | str = checked(checks.size, default="20 GB")
     resume: str | None = checked(checks.optional(checks.run_id), default=None)
     lost_after: float | None = checked(checks.optional(checks.seconds()), default=60.0)
-    cluster: bool = checked(checks.default_if_none(True, checks.flag), default=True)
+    cluster: bool = checked(checks.optional(checks.flag, True), default=True)
     rendezvous: bool = checked(checks.flag, default=True)
     debug_wait: float | str = checked(checks.duration, default=0.0)
     nice: int = checked(checks.integer_between(0, 19), default=0)

@@ -186,15 +186,6 @@ _PLUGIN_FLAGS: Checks = {
 }
 _SET_UP: Checks = {"epoch?": is_count, **_PLUGIN_FLAGS}
 _WANT: Checks = {**_CALL, "arg": is_count, "next": is_count, "until": is_count, "again?": is_bool}
-_CREDIT: Checks = {**_CALL, "next": is_count}
-_FED: Checks = {
-    **_CALL,
-    "arg": is_count,
-    "seq": is_count,
-    "part": is_count,
-    "more?": is_bool,
-    "ends?": one_of("end", "error"),
-}
 _BEGAN: Checks = {**_CALL, **_PLACE, "log?": LOG_SIZES, **TIMESTAMP}
 _OUTCOME: Checks = {
     **_CALL,
@@ -426,11 +417,14 @@ FROM_CLIENT: FrameSchemas = {
         "a run.",
         {"calls": dict_of(is_run_id, optional(list_of(is_call_index)))},
     ),
-    "credit": FrameSchema("The client has received all values of a generator whose numbers are below `next`.", _CREDIT),
+    "credit": FrameSchema(
+        "The client has received all values of a generator whose numbers are below `next`.", _CALL, {"next": is_count}
+    ),
     "fed": FrameSchema(
         'Value of a streamed argument, or a part of this value. If `ends` is "error", the body is the exception that '
         "the iterator raised.",
-        _FED,
+        _CALL,
+        {"arg": is_count, "seq": is_count, "part": is_count, "more?": is_bool, "ends?": one_of("end", "error")},
         body=MAX_INLINE_BYTES,
     ),
     "stop": FrameSchema(
@@ -641,9 +635,7 @@ FROM_WORKER: FrameSchemas = {
         RESULT_FIELDS,
         body=MAX_INLINE_BYTES,
     ),
-    "want": FrameSchema(
-        "A call needs the values of a streamed argument from number `next` to number `until` - 1.", _WANT
-    ),
+    "want": FROM_AGENT["want"],
     "phase": FrameSchema("The worker has begun a long-running phase.", {"phase": is_text}),
     "sigterm": FrameSchema(
         "User code has begun or ceased to handle SIGTERM, for example to save a checkpoint.", {"handles": is_bool}
@@ -691,13 +683,8 @@ TO_WORKER: FrameSchemas = {
     "call": FrameSchema(
         'Run a function. Keys and body are those of the client\'s frame "call".', _CALL_KEYS, body=2 * MAX_INLINE_BYTES
     ),
-    "credit": FrameSchema("The client has received all values of a generator whose numbers are below `next`.", _CREDIT),
-    "fed": FrameSchema(
-        'Value of a streamed argument, or a part of this value. If `ends` is "error", the body is the exception that '
-        "the iterator raised.",
-        _FED,
-        body=MAX_INLINE_BYTES,
-    ),
+    "credit": FROM_CLIENT["credit"],
+    "fed": FROM_CLIENT["fed"],
     "exit": FrameSchema("Exit normally."),
 }
 

@@ -76,7 +76,7 @@ def image_python_version(image: Image, folder: str) -> tuple[str, str]:
 
 def _read_packages(name: str, path: Path, version: str) -> PackageSpecs:
     if name == "lock" and path.suffix == ".toml":
-        return read_pylock(path, version)
+        return read_pylock(path, read_toml(path), version)
     if name == "lock" and path.suffix == ".lock" and not _is_requirements_style(path):
         return read_uv_lock(path, version)
     # Imported late, because most images name no package file.
@@ -133,17 +133,6 @@ class PackageFile(Value):
     path: str
 
 
-def list_package_files(script: Path, folder: Path) -> list[PackageFile]:
-    """Return the package files of a script's project: for each kind, the nearest one.
-
-    The files are not validated, but a ``pyproject.toml`` without a [project] table is omitted.
-
-    Args:
-        folder: Working folder of the ranks, where the search for ``pyproject.toml`` starts.
-    """
-    return list(_find_package_files(resolve_path(script).parent, resolve_path(folder)))
-
-
 def _find_package_files(beside: Path, folder: Path) -> Iterator[PackageFile]:
     for field, name in (*(("lock", lock) for lock in LOCK_FILES), ("requirements", REQUIREMENTS_FILE)):
         if (found := _find_nearest(name, beside)) is not None:
@@ -172,6 +161,9 @@ def _has_project_table(path: Path) -> bool:
 
 
 def packages_for(script: Path) -> list[PackageFile]:
-    """Return the package files of a script's project. Of each kind, the nearest file counts."""
+    """Return the package files of a script's project: for each kind, the nearest one.
+
+    The files are not validated, but a ``pyproject.toml`` without a [project] table is omitted.
+    """
     folder = choose_workdir(script) or current_folder()
-    return [] if folder is None else list_package_files(script, Path(folder))
+    return [] if folder is None else list(_find_package_files(resolve_path(script).parent, resolve_path(folder)))

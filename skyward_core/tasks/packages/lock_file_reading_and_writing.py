@@ -51,7 +51,7 @@ def read_uv_lock(path: Path, version: str) -> PackageSpecs:
         text = _export_uv_lock(path, tuple(number for each in stamps for number in (each.st_mtime_ns, each.st_size)))
     except (OSError, QueryTimeout) as error:
         raise PackagesError(f"uv cannot read {path}: {error}") from None
-    return _read_pylock(path, parse_toml(text), version)
+    return read_pylock(path, parse_toml(text), version)
 
 
 @lru_cache(maxsize=4)  # cached, because the launch form reads the lock after each key press
@@ -79,19 +79,17 @@ def _export_uv_lock(path: Path, unchanged: tuple[int, ...]) -> str:
     return done.stdout.decode()
 
 
-def read_pylock(path: Path, version: str) -> PackageSpecs:
+def read_pylock(path: Path, table: dict[str, Any], version: str) -> PackageSpecs:
     """Return the packages that a ``pylock.toml`` installs.
 
     Args:
+        path: Path of the lock.
+        table: Content of the lock.
         version: Version of the Python that installs the packages.
 
     Raises:
-        PackagesError: If the lock cannot be read, is for another Python, or needs local files of this machine.
+        PackagesError: If the lock is invalid, is for another Python, or needs local files of this machine.
     """
-    return _read_pylock(path, read_toml(path), version)
-
-
-def _read_pylock(path: Path, table: dict[str, Any], version: str) -> PackageSpecs:
     # Imported late, because the import takes 80 ms and few projects have a lock.
     from packaging.pylock import Pylock, PylockValidationError
 

@@ -268,23 +268,17 @@ def _editable_packages(packages: Path) -> Iterator[LocalPackage]:
     for name in sorted(local):
         try:
             origin = parse_json(read_bytes(packages / name / "direct_url.json"))
-            editable = origin["dir_info"].get("editable") is True and origin["url"].startswith("file://")
+            source = local_path(origin["url"]) if origin["dir_info"].get("editable") is True else None
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue  # skip an installation record without the URL of a local folder
-        if not editable:
+        if source is None:
             continue
-        folder = _url_path(origin["url"])
+        folder = resolve_path(source)
         if is_dir(folder / OWN_PACKAGE):
             continue  # skip a checkout of this library itself, because reading its installation record takes long
         for entry in _import_entries(packages, name, folder):
             if not is_dir(Path(entry) / OWN_PACKAGE):
                 yield LocalPackage(name.split("-")[0], str(folder), entry)
-
-
-def _url_path(url: str) -> Path:
-    from urllib.parse import unquote, urlsplit
-
-    return resolve_path(unquote(urlsplit(url).path))
 
 
 def _import_entries(packages: Path, name: str, folder: Path) -> list[str]:
