@@ -486,13 +486,9 @@ def print_rental_notice(spec: PoolSpec, pool: Pool) -> Callable[[], None]:
 
     def print_state(event: Event) -> None:
         # Skip the state "failed", because the raised error reports the failure.
-        if (
-            isinstance(event, PoolState)
-            and event.state == "starting"
-            and event.detail
-            and pool.context.startup.is_running
-        ):
-            print_safely(f"pool {spec.name} starting: {event.detail}")
+        match event:
+            case PoolState(state="starting", detail=detail) if detail and pool.context.startup.is_running:
+                print_safely(f"pool {spec.name} starting: {detail}")
 
     return pool.news.subscribe(print_state, None)
 

@@ -72,13 +72,8 @@ class Executor(_Executor):
             rules = {"type": renamed("executor"), "reuse": renamed("reuse_processes")}
             given = {"type": pool, **words}
             check_unknown_arguments("sky.Executor", given, ("type", "concurrency", "reuse", "buffer"))
-            return Worker(
-                **{
-                    name: value
-                    for name, value in apply_rules("sky.Executor", rules, given).items()
-                    if value is not None
-                }
-            )
+            arguments = apply_rules("sky.Executor", rules, given)
+            return Worker(**{name: value for name, value in arguments.items() if value is not None})
 
     def __init__(self, pool: PoolOperations) -> None:
         self._work = _CallDispatcher(pool, pool.concurrency)

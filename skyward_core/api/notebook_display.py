@@ -134,11 +134,8 @@ def pool_html(view: PoolView) -> str:
     nodes = [(f"n{node.index}", node.phase, node.address, _first(node.detail)) for node in list(view.nodes)[:ROWS]]
     runs = sorted(list(view.runs.values()), key=lambda run: run.opened_at)[-5:]
     rows = [(run.id, run.function, run.state, _tally(run)) for run in reversed(runs)]
-    return _box(
-        head,
-        _table(("node", "state", "address", ""), nodes),
-        _table(("run", "function", "state", "ranks"), rows),
-    )
+    tables = _table(("node", "state", "address", ""), nodes), _table(("run", "function", "state", "ranks"), rows)
+    return _box(head, *tables)
 
 
 def run_html(run: RunView) -> str:
