@@ -76,24 +76,20 @@ def as_json(value: Any, clean: Clean) -> str:
     return json.dumps(map_strings(value, clean), indent=1)
 
 
-def versions(distribution: str) -> dict[str, Any]:
-    """Return the versions of Python, the platform and a distribution's dependencies, and the names of environment
+def versions() -> dict[str, Any]:
+    """Return the versions of Python, the platform and this distribution's dependencies, and the names of environment
     variables that change the behavior of this library.
     """
-    names = [distribution, *(re.split(r"[^\w.-]", each)[0] for each in metadata.requires(distribution) or ())]
+    names = ["skyward-tui", *(re.split(r"[^\w.-]", each)[0] for each in metadata.requires("skyward-tui") or ())]
     packages: dict[str, str | None] = {}
     for name in dict.fromkeys(names):
         try:
             packages[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             packages[name] = None
-    return {
-        "python": sys.version,
-        "executable": sys.executable,
-        "platform": platform.platform(),
-        "packages": packages,
-        "variables": sorted(name for name in os.environ if name.startswith(OURS)),
-    }
+    python = {"python": sys.version, "executable": sys.executable, "platform": platform.platform()}
+    variables = sorted(name for name in os.environ if name.startswith(OURS))
+    return python | {"packages": packages, "variables": variables}
 
 
 def logs(clean: Clean) -> dict[str, str]:

@@ -126,13 +126,8 @@ async def scan_accounts(
                 key = thing.ledger, thing.owner
                 machines, more = others.get(key, (0, 0))
                 others[key] = machines + thing.is_machine, more + (not thing.is_machine)
-    return LeftoverScan(
-        tuple(accounts),
-        tuple(await _mark_live_pools(ledger, found)),
-        others,
-        unknown,
-        bool(unreadable) and not is_configured,
-    )
+    judged = tuple(await _mark_live_pools(ledger, found))
+    return LeftoverScan(tuple(accounts), judged, others, unknown, bool(unreadable) and not is_configured)
 
 
 async def _mark_live_pools(ledger: Ledger, found: Sequence[JudgedLeftover]) -> list[JudgedLeftover]:

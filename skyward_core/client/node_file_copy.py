@@ -175,12 +175,8 @@ async def _download(target: Any, remote_path: str, own: Path, far: ProgressCallb
                     place.mkdir(mode=0o700)
                     continue
                 remote = str(PurePosixPath(source, *each.parts))
-                await sftp.get(
-                    remote,
-                    os.fsencode(place),
-                    follow_symlinks=False,
-                    progress_handler=progress.on_file_progress,
-                )
+                target, report = os.fsencode(place), progress.on_file_progress
+                await sftp.get(remote, target, follow_symlinks=False, progress_handler=report)
                 if place.is_symlink() or not place.is_file():
                     raise PoolError(f"{sanitize_line(remote)} became a link or a folder during the copy")
                 place.chmod(each.mode & 0o777 | stat.S_IRUSR | stat.S_IWUSR)
@@ -358,12 +354,9 @@ async def _sftp(target: Any) -> AsyncIterator[tuple[Any, _AnswerLimit]]:
                 limit.extend()
                 yield sftp, limit
         except TimeoutError as error:
-            seconds = answer_timeout()
-            raise (
-                stalled_host_error(target.host, seconds, "a copy")
-                if limit.answered
-                else silent_host_error(target.host, seconds)
-            ) from error
+            if limit.answered:
+                raise stalled_host_error(target.host, answer_timeout(), "a copy") from error
+            raise silent_host_error(target.host, answer_timeout()) from error
         except asyncssh.SFTPError as error:
             raise PoolError(f"{target.host} rejected the copy: {sanitize_line(error.reason)}") from error
         except asyncssh.ChannelOpenError as error:

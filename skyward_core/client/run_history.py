@@ -219,14 +219,12 @@ def merge_summaries(found: Iterable[RankSummaries]) -> dict[str, MetricSummary]:
     for rank, each in found:
         for name, summary in each.items():
             by_name.setdefault(sanitize_line(name), []).append((rank, summary))
-    return {
-        name: MetricSummary(
-            run_value({rank: last for rank, (last, _, _) in summaries}),
-            min((least for _, (_, least, _) in summaries if least is not None), default=None),
-            max((most for _, (_, _, most) in summaries if most is not None), default=None),
-        )
-        for name, summaries in by_name.items()
-    }
+    merged: dict[str, MetricSummary] = {}
+    for name, summaries in by_name.items():
+        least = min((each[1] for _, each in summaries if each[1] is not None), default=None)
+        most = max((each[2] for _, each in summaries if each[2] is not None), default=None)
+        merged[name] = MetricSummary(run_value({rank: each[0] for rank, each in summaries}), least, most)
+    return merged
 
 
 def logged_summaries(metrics: MetricStore, run: str, without: Container[int] = ()) -> Iterator[RankSummaries]:
@@ -358,18 +356,8 @@ class PastRun:
 
     def unmatched_words(self, words: Iterable[str]) -> tuple[str, ...]:
         """Return the given words, casefolded, that do not occur in the run's texts."""
-        texts = (
-            self.run,
-            self.pool,
-            self.provider,
-            self.function,
-            self.script,
-            self.state,
-            *self.arguments,
-            self.error,
-            self.user_note,
-        )
-        text = "\n".join(texts).casefold()
+        names = self.run, self.pool, self.provider, self.function, self.script
+        text = "\n".join((*names, self.state, *self.arguments, self.error, self.user_note)).casefold()
         return tuple(word for word in words if word not in text)
 
 

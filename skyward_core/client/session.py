@@ -264,16 +264,11 @@ class Session(SessionInterface):
         new = [row for row in unknown if not patient or self._back_off.is_due(row.token)]
         self._back_off.retain_only(live)
         known = [pool for token, pool in self._pools.items() if token in live]
-        gone = [pool for token, pool in self._pools.items() if token not in live]
-        await asyncio.gather(
-            *(self._probe(row) for row in new),
-            *(self._probe_safely(pool, pool.context.recovery.reconnect_lost()) for pool in known),
-            *(
-                self._probe_safely(pool, self._mark_gone(pool))
-                for pool in gone
-                if pool.context.observer and pool.view.is_live
-            ),
-        )
+        others = [pool for token, pool in self._pools.items() if token not in live]
+        gone = [pool for pool in others if pool.context.observer and pool.view.is_live]
+        probes = [self._probe_safely(pool, pool.context.recovery.reconnect_lost()) for pool in known]
+        probes += [self._probe_safely(pool, self._mark_gone(pool)) for pool in gone]
+        await asyncio.gather(*map(self._probe, new), *probes)
         if over and self._ended_stamp != as_of:
             await self._read_history()
             self._ended_stamp = as_of

@@ -405,14 +405,8 @@ def _statistics(column: list[float]) -> dict[str, float]:
     # Divide before adding, and use hypot for the squares, to avoid an overflow near the largest float.
     n = len(column)
     mean = fsum(value / n for value in column)
-    return {
-        "mean": mean,
-        "std": hypot(*(value - mean for value in column)) / sqrt(n),
-        "min": min(column),
-        "max": max(column),
-        "sum": sum(column),
-        "n": n,
-    }
+    deviation = hypot(*(value - mean for value in column)) / sqrt(n)
+    return {"mean": mean, "std": deviation, "min": min(column), "max": max(column), "sum": sum(column), "n": n}
 
 
 def apply(view: PoolView, event: events.Event) -> None:

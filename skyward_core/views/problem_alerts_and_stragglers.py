@@ -70,12 +70,9 @@ def find_alerts(pool: PoolView, run: RunView, now: float, lags: LagTracker | Non
     """
     found = [*_non_finite_alerts(pool, run)]
     if run.state == "running":
-        found += [
-            *_stall_alerts(pool, run, now),
-            *_straggler_alerts(pool, run, lags or LagTracker()),
-            *_plateau_alerts(pool, run),
-            *_restart_alerts(run),
-        ]
+        found += _stall_alerts(pool, run, now)
+        found += _straggler_alerts(pool, run, lags or LagTracker())
+        found += [*_plateau_alerts(pool, run), *_restart_alerts(run)]
         if pool.machines is not None:
             found += _machine_alerts(pool.machines, run.opened_at, now)
     return sort_alerts(found)

@@ -410,7 +410,7 @@ def test_saved_job_has_no_secret_and_restores_the_rest(job: JobFile) -> None:
     assert again.envs == {"EPOCHS": "9", "OPENAI_API_KEY": "k" * 9, "WHERE": "here"}
     assert again.secrets == {"HF_TOKEN": "t" * 9, "WANDB": "w" * 9, "MORE": "m" * 9}
     assert again.run == "echo $HF_TOKEN $EPOCHS\n" and again.text == record.text
-    request = record.to_job_request(again, None)
+    request = record.to_job_request(again)
     assert (request.options.provider, request.idle_timeout) == ("local", 60.0)
     assert request.spec()[0].plugins == (sky.plugins.torch(backend="gloo"), sky.plugins.mpi())
     with pytest.raises(UsageError, match="launched with --plugin, which the form of a job does not support"):

@@ -154,18 +154,12 @@ class JobRequest:
         image = Image(env={}, workdir=self._upload_folder(first, clone), checkpoints=self.options.checkpoints)
         asked: dict[str, Any] = {"name": self.options.pool, "image": image, "options": options}
         asked["plugins"] = make_plugins(self.options)
+        name = job.name or str(job.path)
         if len(ways) == 1 and not isinstance(first, Offers):
-            spec = make_pool_spec(
-                job.name or str(job.path),
-                nodes=job.num_nodes,
-                provider=first,
-                accelerator=ways[0].accelerator,
-                **asked,
-            )
-        else:
-            selection = "first" if job.ordered and len(ways) > 1 else None
-            spec = make_pool_spec(job.name or str(job.path), *ways, nodes=job.num_nodes, selection=selection, **asked)
-        return spec, notes
+            asked |= {"provider": first, "accelerator": ways[0].accelerator}
+            return make_pool_spec(name, nodes=job.num_nodes, **asked), notes
+        selection = "first" if job.ordered and len(ways) > 1 else None
+        return make_pool_spec(name, *ways, nodes=job.num_nodes, selection=selection, **asked), notes
 
     def _make_specs(self, notes: list[str]) -> Iterator[Spec]:
         """Yield the pool specification of each alternative in the job file whose provider is available."""

@@ -125,17 +125,8 @@ def _repository_filters(folder: str, deadline: float) -> list[str]:
     """Return the names of a repository's own filter settings. They must be disabled, because filters run programs on
     the compared files.
     """
-    fields = _run_git(
-        folder,
-        deadline,
-        _MAX_GIT_OUTPUT,
-        "config",
-        "--show-scope",
-        "-z",
-        "--name-only",
-        "--get-regexp",
-        _FILTER_PATTERN,
-    ).split(b"\0")
+    words = "config", "--show-scope", "-z", "--name-only", "--get-regexp", _FILTER_PATTERN
+    fields = _run_git(folder, deadline, _MAX_GIT_OUTPUT, *words).split(b"\0")
     scopes, names = fields[::2], fields[1::2]
     return [os.fsdecode(name) for scope, name in zip(scopes, names, strict=False) if scope in _OWN_SCOPES]
 
@@ -206,14 +197,9 @@ def save_launch_record(pool: str, run: str, request: LaunchRequest, *, joined: b
     Raises:
         OSError: If the record cannot be written.
     """
-    record = {
-        "request": asdict(request),
-        "cwd": str(require_current_folder()),
-        "joined": joined,
-        "source": {"script": source.script, "commit": source.commit, "changed": source.changed},
-        "cut": source.cut,
-    }
-    pool_folder.save_launch(pool, run, record)
+    state = {"script": source.script, "commit": source.commit, "changed": source.changed}
+    record = {"request": asdict(request), "cwd": str(require_current_folder()), "joined": joined}
+    pool_folder.save_launch(pool, run, record | {"source": state, "cut": source.cut})
     if source.diff:
         pool_folder.save_diff(pool, run, source.diff)
 
@@ -370,12 +356,8 @@ def _parse_shell_record(record: Mapping[str, Any]) -> JobRecord | CommandRecord:
 
 def _parse_launch_record(record: Mapping[str, Any], diff: bytes) -> LaunchRecord:
     source = parse_saved(ScriptState, record["source"] | {"cut": bool(record.get("cut"))})
-    return LaunchRecord(
-        request=parse_saved(LaunchRequest, record["request"]),
-        cwd=parse_saved(Path, record["cwd"]),
-        joined=bool(record["joined"]),
-        source=replace(source, diff=diff),
-    )
+    request, cwd = parse_saved(LaunchRequest, record["request"]), parse_saved(Path, record["cwd"])
+    return LaunchRecord(request=request, cwd=cwd, joined=bool(record["joined"]), source=replace(source, diff=diff))
 
 
 Overrides = Mapping[str, str | None]
@@ -599,11 +581,11 @@ class JobRecord(ShellRecord):
         envs, hidden = self.values(env, secrets)
         return JobFile.from_text(self.text, Path(self.path), env=envs, secrets=hidden)
 
-    def to_job_request(self, job: JobFile, pool: str | None) -> JobRequest:
-        """Return the request for a rerun on a pool with the given name, or with a generated name."""
+    def to_job_request(self, job: JobFile) -> JobRequest:
+        """Return the request for a rerun on a new pool with a generated name."""
         from skyward_core.client.launch.job_and_shell_launch import JobRequest
 
-        options = replace(self.options, script=str(job.path), pool=pool)
+        options = replace(self.options, script=str(job.path), pool=None)
         return JobRequest(job=job, options=options, idle_timeout=self.idle_timeout)
 
     def write_file(self, run: str) -> Path:

@@ -264,13 +264,9 @@ def _run_json(found: Comparison, now: float) -> dict[str, Any]:
         ComparedRow(row.name, *(None if gist is None else gist._asdict() for gist in (row.left, row.right)))
         for row in found.numbers()
     ]
-    return {
-        "runs": [found.left.past.run, found.right.past.run],
-        "facts": sides(found.facts(now)),
-        "arguments": sides(found.arguments()),
-        "numbers": sides(numbers),
-        "results": [run_json(each.view) for each in (found.left, found.right)],
-    }
+    rows = {"facts": sides(found.facts(now)), "arguments": sides(found.arguments()), "numbers": sides(numbers)}
+    results = [run_json(each.view) for each in (found.left, found.right)]
+    return {"runs": [found.left.past.run, found.right.past.run], **rows, "results": results}
 
 
 # for each of the options --env and --secret: the values by variable name; None for NAME without =VALUE
@@ -438,7 +434,7 @@ def _rerun_job(found: JobRecord, pool: str | None, console: Console, given: Give
     if found.run_alone:
         _refuse_dry_run(dry_run)
         return execute(pool or "", (), console, job=job, env={}, secrets={}, **how)
-    request = found.to_job_request(job, None) if pool is None else JobRequest.from_options(job, pool=pool)
+    request = found.to_job_request(job) if pool is None else JobRequest.from_options(job, pool=pool)
     return launch(request, console, setup=found.setup, down=found.down and pool is None, dry_run=dry_run, **how)
 
 
