@@ -32,8 +32,5 @@ def main() -> NoReturn:
 
 
 def _has_terminal() -> bool:
-    return (
-        not is_dumb()
-        and sys.stderr is not None
-        and all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
-    )
+    is_terminal = all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout))
+    return is_terminal and not is_dumb() and sys.stderr is not None

@@ -62,17 +62,12 @@ def trials_json(found: TrialTable, rows: Sequence[TrialRow] | None = None) -> di
         found: The trials.
         rows: The trials in another order; None for the order of the combinations.
     """
-    return {
-        "trials": [
-            {
-                "arguments": dict(zip(found.names, row.arguments, strict=True)),
-                "run": row.run or None,
-                "numbers": dict(row.numbers),
-                **(_rank_json(row.task) if row.task is not None else {"outcome": "waiting"}),
-            }
-            for row in (found.rows if rows is None else rows)
-        ]
-    }
+    trials = []
+    for row in found.rows if rows is None else rows:
+        arguments = dict(zip(found.names, row.arguments, strict=True))
+        outcome = {"outcome": "waiting"} if row.task is None else _rank_json(row.task)
+        trials.append({"arguments": arguments, "run": row.run or None, "numbers": dict(row.numbers), **outcome})
+    return {"trials": trials}
 
 
 def pool_json(pool: PoolView) -> dict[str, Any]:

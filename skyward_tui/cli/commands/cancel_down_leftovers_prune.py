@@ -185,18 +185,13 @@ def leftovers(
             _show_leftovers(found, console)
         ended = bool(found.removable) and _confirm_deletion(found, yes, console)
         remains = _delete_leftovers(session, found, console) if ended else []
-    console.result(
-        {
-            "found": [asdict(each.thing) | {"state": each.verdict} for each in found.found],
-            "others": [
-                {"ledger": ledger, "owner": owner, "machines": machines, "more": more}
-                for (ledger, owner), (machines, more) in found.others.items()
-            ],
-            "unknown": dict(found.unknown),
-            "ended": ended,
-            "remains": remains,
-        }
-    )
+    things = [asdict(each.thing) | {"state": each.verdict} for each in found.found]
+    others = [
+        {"ledger": ledger, "owner": owner, "machines": machines, "more": more}
+        for (ledger, owner), (machines, more) in found.others.items()
+    ]
+    scan = {"found": things, "others": others, "unknown": dict(found.unknown)}
+    console.result(scan | {"ended": ended, "remains": remains})
     return errors.UNVERIFIED if remains else errors.FAILED if found.unknown else errors.OK
 
 

@@ -187,11 +187,6 @@ def _rows(seen: HostGpuUsage, groups: list[HostGroup]) -> Iterator[tuple[list[st
         return
     for number, gpu in enumerate(seen.gpus):
         first = [sanitize_line(seen.host), f"{named} {free_text(seen)}".strip()] if number == 0 else ["", ""]
-        cells = [
-            *first,
-            f"GPU {sanitize_line(gpu.number)}",
-            sanitize_line(gpu.model),
-            f"{utilization(gpu)} {memory(gpu)}",
-            gpu.state,
-        ]
+        name = f"GPU {sanitize_line(gpu.number)}"
+        cells = [*first, name, sanitize_line(gpu.model), f"{utilization(gpu)} {memory(gpu)}", gpu.state]
         yield cells, GREEN if gpu.is_free else YELLOW

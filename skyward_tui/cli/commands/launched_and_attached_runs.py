@@ -306,16 +306,9 @@ def _show_plan(plan: LaunchPlan, console: Console) -> int:
     console.print_table(rows)
     attempts = [asdict(each) | {"billed_hourly": each.billed_hourly} for each in rental.attempts]
     hourly = rental.hourly if rental.attempts or not plan.has_unknown_price else None
-    console.result(
-        {
-            "plan": [list(each) for each in rows],
-            "hourly": plan.price_hourly or hourly,
-            "attempts": attempts,
-            "creates": list(rental.creates),
-            "requests": [dict(each) for each in rental.requests],
-            "notes": list(rental.notes),
-        }
-    )
+    shown = {"plan": [list(each) for each in rows], "hourly": plan.price_hourly or hourly, "attempts": attempts}
+    requests = {"creates": list(rental.creates), "requests": [dict(each) for each in rental.requests]}
+    console.result(shown | requests | {"notes": list(rental.notes)})
     return errors.OK
 
 

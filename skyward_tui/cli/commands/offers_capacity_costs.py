@@ -119,12 +119,8 @@ def list_offerings(console: Console, provider: str, settings: Sequence[str]) -> 
             f"{reason or 'the account has no reservation with its tag'}. Allow another purchase with: skyward-tui "
             f"capacity clear {sanitize_line(block.id)}"
         )
-    console.result(
-        {
-            "reservations": [asdict(each) for each in held],
-            "unknown": [{"block": row.block, "asked_at": row.asked_at, "why": reason} for row, reason in doubtful],
-        }
-    )
+    unknown = [{"block": row.block, "asked_at": row.asked_at, "why": reason} for row, reason in doubtful]
+    console.result({"reservations": [asdict(each) for each in held], "unknown": unknown})
     if not console.as_json:
         console.print_table(rows if held else [("the account has no capacity reservations",)])
     return errors.UNVERIFIED if doubtful else errors.OK
@@ -232,18 +228,10 @@ def _offer_row(markets: dict[str, Offer]) -> Sequence[str]:
     # Range of earlier spot prices. The prices of disk and address are added, as in the displayed current price.
     lately = "–".join(money(each + spot.beside_hourly) for each in (spot and spot.lately) or ()) if spot else ""
     of_each = f" {best.memory_each_gb:.0f} GB" if best.memory_each_gb else ""
-    return (
-        sanitize_line(best.provider),
-        sanitize_line(best.instance_type),
-        f"{best.count} × {sanitize_line(best.accelerator)}{of_each}" if best.count else "-",
-        str(best.vcpus),
-        f"{best.memory_gb:g} GB",
-        sanitize_line(best.zone or best.region),
-        offer_price(markets.get("on-demand")),
-        offer_price(spot),
-        lately,
-        _age(best),
-    )
+    gpus = f"{best.count} × {sanitize_line(best.accelerator)}{of_each}" if best.count else "-"
+    machine = sanitize_line(best.provider), sanitize_line(best.instance_type), gpus, str(best.vcpus)
+    prices = offer_price(markets.get("on-demand")), offer_price(spot), lately
+    return (*machine, f"{best.memory_gb:g} GB", sanitize_line(best.zone or best.region), *prices, _age(best))
 
 
 def _age(offer: Offer) -> str:
