@@ -183,14 +183,9 @@ def prometheus_registry(newest: Callable[[], Iterable[Curve]], labels: Mapping[s
             families: dict[str, Metric] = {}
             for curve in newest():
                 name, help = _family(curve)
-                own = {
-                    "name": curve.name if name == RANK_METRIC else "",
-                    "rank": "" if curve.rank is None else str(curve.rank),
-                    "node": "" if curve.node is None else str(curve.node),
-                    "gpu": "" if curve.gpu is None else str(curve.gpu),
-                    "model": curve.model,
-                }
-                labelled = {**labels, **{key: value for key, value in own.items() if value}}
+                own = {"name": curve.name if name == RANK_METRIC else "", "rank": curve.rank, "node": curve.node}
+                own |= {"gpu": curve.gpu, "model": curve.model}
+                labelled = {**labels, **{key: str(value) for key, value in own.items() if value not in (None, "")}}
                 families.setdefault(name, Metric(name, help, "gauge")).add_sample(name, labelled, curve.latest)
             return [families[name] for name in sorted(families)]
 

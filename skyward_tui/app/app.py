@@ -200,11 +200,8 @@ class SkywardApp(App[None]):
         self._last_input_at = time.monotonic()  # monotonic time of the last key press or mouse event
         self._notification_watch = NotificationWatch()
         # The error of a notification command arrives on a thread of the notifier.
-        self._notifier = Notifier(
-            NotifySettings(),
-            self._write_to_terminal,
-            lambda reason: self.call_later(self.flash, reason, "error"),
-        )
+        report = partial(self.call_later, partial(self.flash, kind="error"))
+        self._notifier = Notifier(NotifySettings(), self._write_to_terminal, report)
         self._key_queue = KeyQueue(self, self._dispatch_event)
         self._workers = ClosingWorkers(self)
         # input events that arrive before the session is open, to be handled afterwards; None once the session is open

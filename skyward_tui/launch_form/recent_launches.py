@@ -52,13 +52,8 @@ def add_recent(form: Form) -> None:
     Raises:
         OSError: If the file cannot be written.
     """
-    form = replace(
-        form,
-        script=str(path_of(form.script).absolute()),
-        python=_absolute_python(form.python),
-        packages=_absolute_packages(form.packages),
-        pool="",
-    )
+    python, packages = _absolute_python(form.python), _absolute_packages(form.packages)
+    form = replace(form, script=str(path_of(form.script).absolute()), python=python, packages=packages, pool="")
     others = [other for other in recent_forms() if _launch_key(other) != _launch_key(form)]
     settings.save_state(NAME, json.dumps([asdict(each) for each in [form, *others][:MAX_STORED]]))
 

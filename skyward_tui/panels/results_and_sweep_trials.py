@@ -215,28 +215,20 @@ def _cause_row(run: RunView) -> list[tuple[str, str, str]]:
 
 def _outlier_rows(run: RunView) -> list[tuple[str, str, str]]:
     """Return rows about values that differ from those of most ranks."""
-    return [
-        (
-            "disagree" if not at else "",
-            f"{sanitize_line(each.name)}: "
-            + ", ".join(f"r{rank} {one_line(text)}" for rank, text in each.ranks.items())
-            + f"; most have {one_line(each.usual)}",
-            "$text-warning",
-        )
-        for at, each in enumerate(find_disagreements(run)[:4])
-    ]
+    rows = list[tuple[str, str, str]]()
+    for each in find_disagreements(run)[:4]:
+        ranks = ", ".join(f"r{rank} {one_line(text)}" for rank, text in each.ranks.items())
+        text = f"{sanitize_line(each.name)}: {ranks}; most have {one_line(each.usual)}"
+        rows.append(("" if rows else "disagree", text, "$text-warning"))
+    return rows
 
 
 def _aggregate_rows(run: RunView) -> list[tuple[str, str, str]]:
-    rows = run.aggregate() or {}
-    return [
-        (
-            clip(name, 10),
-            f"mean {number(row['mean'])} ± {number(row['std'])}   min {number(row['min'])}   max {number(row['max'])}",
-            "$text-accent",
-        )
-        for name, row in list(rows.items())[:6]
-    ]
+    rows = list[tuple[str, str, str]]()
+    for name, each in list((run.aggregate() or {}).items())[:6]:
+        span = f"min {number(each['min'])}   max {number(each['max'])}"
+        rows.append((clip(name, 10), f"mean {number(each['mean'])} ± {number(each['std'])}   {span}", "$text-accent"))
+    return rows
 
 
 class ResultsPanel(RunPanel[ResultsPane]):

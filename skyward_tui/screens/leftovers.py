@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -200,12 +201,8 @@ class LeftoversScreen(ListScreen[LeftoverList]):
         """Return all deletable leftovers of a row's pool."""
         if row.found is None or self._found is None:
             return []
-        of = row.found.thing
-        return [
-            each
-            for each in self._found.removable
-            if (each.thing.pool, each.thing.token, each.thing.ledger) == (of.pool, of.token, of.ledger)
-        ]
+        pool = attrgetter("thing.pool", "thing.token", "thing.ledger")  # identifies a pool
+        return [each for each in self._found.removable if pool(each) == pool(row.found)]
 
     def action_open(self) -> None:
         if (chosen := self.listed.chosen) is None:

@@ -272,10 +272,8 @@ def difference_table(names: Sequence[str], found: Sequence[Difference], equal: i
     for each in found:
         by = "" if each.by is None else number(each.by)
         rows.append((sanitize_line(each.at) or "value", _short(each.left), _short(each.right), by))
-    return [
-        *table(rows),
-        f"{count(len(found), 'value')} differ, {same}" if len(found) > 1 else f"1 value differs, {same}",
-    ]
+    differ = f"{count(len(found), 'value')} differ" if len(found) > 1 else "1 value differs"
+    return [*table(rows), f"{differ}, {same}"]
 
 
 def _short(text: str) -> str:

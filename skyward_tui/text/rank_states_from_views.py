@@ -160,13 +160,9 @@ def _without_task(node: NodeView, pool: PoolView, run: RunView | None, now: floa
         delay = 0.0 if node.retry_at is None else node.retry_at - now
         retry = f", retry in {duration(delay)}" if delay > 0 else ""
         return "starting", None, note or (node.detail or node.phase) + retry
-    is_expected = (
-        run is not None
-        and run.state == "running"
-        and run.kind == "broadcast"
-        and (not run.nodes or node.index in run.nodes)
-    )
-    return "waiting" if is_expected else "idle", None, note
+    if run is None or run.state != "running" or run.kind != "broadcast" or (run.nodes and node.index not in run.nodes):
+        return "idle", None, note
+    return "waiting", None, note
 
 
 def _startup_phase(pool: PoolView, run: RunView | None, rank: int) -> tuple[str, float] | None:

@@ -69,11 +69,8 @@ class TrialCharts:
         self, name: str, table: TrialTable, rows: Sequence[TrialRow], metrics: MetricStore, default_run: str
     ) -> bool:
         """Collect the curves of a metric over time from the trials. Return whether any trial has values."""
-        drawn = [
-            (row, curve)
-            for row in rows[:MOST_CURVES]
-            if len(curve := _curve(row, name, metrics, row.run or default_run)) > 1
-        ]
+        curves = ((row, _curve(row, name, metrics, row.run or default_run)) for row in rows[:MOST_CURVES])
+        drawn = [(row, curve) for row, curve in curves if len(curve) > 1]
         if not drawn:
             return False
         first = drawn[0][0]
