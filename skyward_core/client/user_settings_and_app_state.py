@@ -15,7 +15,7 @@ from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from skyward_core.model.errors import UsageError
+from skyward_core.model.errors import UsageError, convert_errors
 from skyward_core.store import state_folder
 from skyward_core.store.debug_log import start_logging as start_logging
 from skyward_core.store.state_folder import SETTINGS_FILE, state_home
@@ -316,10 +316,8 @@ def change(name: str, value: TomlValue) -> None:
         setting = next((each for each in SETTINGS if each.name == name), None)
         if setting is None:
             raise UsageError(f"unknown setting {name}")
-        try:
+        with convert_errors(f"invalid value of {name}", UsageError, ValueError):
             parse_value(_PARSERS[setting.kind], value)
-        except ValueError as error:
-            raise UsageError(f"invalid value of {name}: {error}") from None
     _write_table(table, {key: value})
 
 

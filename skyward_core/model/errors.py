@@ -341,10 +341,10 @@ OK, FAILED, USAGE, UNVERIFIED, INTERRUPTED = 0, 1, 2, 3, 130
 @contextmanager
 def convert_errors(
     failure: str,
-    kind: type[SkywardError] = PoolError,
+    kind: type[Exception] = PoolError,
     caught: type[Exception] | tuple[type[Exception], ...] = OSError,
 ) -> Iterator[None]:
-    """Raise the errors of a block as errors of this library.
+    """Raise the errors of a block as errors of another type.
 
     Args:
         failure: What failed: the beginning of the message, before the cause.

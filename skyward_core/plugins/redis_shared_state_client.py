@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
-from skyward_core.model.errors import PoolError, UsageError
+from skyward_core.model.errors import PoolError, UsageError, convert_errors
 from skyward_core.runtime.framework_rendezvous_and_thread_limits import is_gang_call
 from skyward_core.runtime.instance_info_and_attempt import instance_info
 from skyward_core.util.format_bytes import format_size
@@ -446,10 +446,9 @@ def pack_value(value: Any) -> bytes:
     """
     import cloudpickle  # cloudpickle, unlike pickle, also pickles classes that a script defines
 
-    try:
+    # Convert any exception, because pickling runs code of the user's classes.
+    with convert_errors(f"a value of type {type(value).__name__} cannot be shared", UsageError, Exception):
         data: bytes = cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-    except Exception as error:  # any exception, because pickling runs code of the user's classes
-        raise UsageError(f"a value of type {type(value).__name__} cannot be shared: {error}") from error
     if len(data) > MAX_VALUE_BYTES:
         raise UsageError(
             f"a value of type {type(value).__name__} has {format_size(len(data))}, more than the limit of "

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from skyward_core.model.errors import Hint, LedgerError, PoolError, PoolExistsError, UsageError
+from skyward_core.model.errors import Hint, LedgerError, PoolExistsError, UsageError, convert_errors
 from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import Outcome, RootCause
 from skyward_core.protocol.frame_codec import encode_record
@@ -965,7 +965,7 @@ def ledger_id(provider: str) -> str:
     if known := known_ledger_id(provider):
         return known
     path = state_home() / provider / "ledger-id"
-    try:
+    with convert_errors(f"cannot tag resources as created by this client: {path} cannot be written"):
         path.parent.mkdir(mode=0o700, exist_ok=True)
         with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+", encoding="ascii") as file:
             fcntl.flock(file, fcntl.LOCK_EX)  # a lock, so that only one of several clients without an id creates it
@@ -974,8 +974,6 @@ def ledger_id(provider: str) -> str:
                 name = secrets.token_hex(8)
                 file.write(name)
             return name
-    except OSError as error:
-        raise PoolError(f"cannot tag resources as created by this client: {path} cannot be written: {error}") from error
 
 
 def known_ledger_id(provider: str) -> str:

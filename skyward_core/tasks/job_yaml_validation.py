@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from yaml.reader import ReaderError
 
-from skyward_core.model.errors import JobFileError
+from skyward_core.model.errors import JobFileError, convert_errors
 from skyward_core.util.redaction import Redactor, url_secrets
 
 MAX_CHARACTERS = 1 << 20  # maximum number of characters of a job file
@@ -358,10 +358,8 @@ def strip_secrets(text: str, names: Collection[str], values: Collection[str]) ->
     # The secret also occurs elsewhere in the file, where its removal would change the job.
     if Redactor(values).redact_bytes(written) != written:
         raise JobFileError("the value of a secret also occurs in another line")
-    try:
+    with convert_errors("the secrets of the job file cannot be removed", JobFileError, JobFileError):
         tables = YamlDocument(text, "it").values
-    except JobFileError as error:
-        raise JobFileError(f"the secrets of the job file cannot be removed: {error}") from error
     hidden, envs = (tables.get(name) for name in ("secrets", "envs"))
     remaining = [*(hidden.values() if isinstance(hidden, Mapping) else ())]
     remaining += [value for name, value in envs.items() if name in names] if isinstance(envs, Mapping) else []

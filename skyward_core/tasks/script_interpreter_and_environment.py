@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from skyward_core.model.errors import PoolError, ScriptError, UsageError
+from skyward_core.model.errors import PoolError, ScriptError, UsageError, convert_errors
 from skyward_core.model.outcomes_states_and_alerts import signal_name
 from skyward_core.model.specs import Interpreter
 from skyward_core.node.bootstrap import image_environment as environment
@@ -365,10 +365,8 @@ def _from_option(
                 f"--python {python}: PATH has no such program. Give {_suggest_python(python, environ, ask)}"
             )
         path = Path(named or path)
-    try:
+    with convert_errors(f"--python {python:.200} cannot be used", UsageError, UnusablePython):
         known = ask(str(path.absolute()))
-    except UnusablePython as error:
-        raise UsageError(f"--python {python:.200} cannot be used: {error}") from None
     notes = (f"the inline metadata of {script.name} is ignored because of --python",) if metadata else ()
     return Interpreter(known.path, known.prefix, known.version, "--python", notes=notes)
 
@@ -523,10 +521,8 @@ def library_path_entries() -> LibraryPathEntries:
     Raises:
         PoolError: If the folder cannot be written, or a required package is not installed.
     """
-    try:
+    with convert_errors("Cannot copy this library for scripts of other interpreters"):
         return _make_library_entries(_read_library_files())
-    except OSError as error:
-        raise PoolError(f"Cannot copy this library for scripts of other interpreters: {error}") from error
 
 
 def _make_library_entries(files: Files) -> LibraryPathEntries:

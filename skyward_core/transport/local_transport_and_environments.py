@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from skyward_core.model.errors import PoolError
+from skyward_core.model.errors import PoolError, convert_errors
 from skyward_core.model.specs import Interpreter
 from skyward_core.protocol.node_paths import NodePaths
 from skyward_core.store.debug_log import get_logger, log_duration
@@ -401,12 +401,10 @@ class LocalTransport:
 
         async def work() -> tuple[str, str, dict[str, str] | None]:
             image, cwd = config["image"], config.get("cwd") or str(Path.cwd())
-            try:
+            with convert_errors("Cannot create the image's environment on this machine"):
                 return await prepare_interpreter(
                     image, config.get("env", {}), cwd, lambda line: report("installed", detail=line), environment
                 )
-            except OSError as error:
-                raise PoolError(f"Cannot create the image's environment on this machine: {error}") from error
 
         return await gate.compute_once("interpreter", lambda: asyncio.ensure_future(work()))
 

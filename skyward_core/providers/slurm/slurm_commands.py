@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from skyward_core.model.errors import PoolError, Unreachable
+from skyward_core.model.errors import PoolError, Unreachable, convert_errors
 from skyward_core.providers.provider import contains_words, split_words
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
@@ -136,10 +136,8 @@ class SlurmCommands:
         command = f"exec sh -c {shlex.quote(_MARKED_COMMAND)} {mark} {shlex.join(prefixed)}"
         output, lines = CommandOutput(), list[bytes]()
         async with shared_connection(login) as link:
-            try:
+            with convert_errors(f"the connection to {self.host_label} was lost", Unreachable, ConnectionError):
                 channel = await open_session(link, command, output)
-            except ConnectionError as error:
-                raise Unreachable(f"the connection to {self.host_label} was lost: {error}") from error
             with closing(channel):
                 # if the host has closed the channel, writing fails, but the host may have sent the reason
                 with suppress(OSError):

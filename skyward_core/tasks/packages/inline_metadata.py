@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from skyward_core.model.errors import ScriptError
+from skyward_core.model.errors import ScriptError, convert_errors
 from skyward_core.tasks.python_compatibility import VersionError, satisfies
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.safe_file_access import expand_user, parse_toml, read_text, resolve_path
@@ -97,10 +97,8 @@ def parse_tables(tables: Mapping[str, Any], folder: Path) -> InlineMetadata:
         MetadataError: If the tables are invalid or request something unsupported.
     """
     requires = _get_typed(tables, "requires-python", str, 'a text such as ">=3.12"', "")
-    try:
+    with convert_errors("requires-python", MetadataError, VersionError):
         satisfies("3.11.0", requires)
-    except VersionError as error:
-        raise MetadataError(f"requires-python: {error}") from None
     pip = _get_texts(tables, "dependencies")
     for each in pip:
         # Reject a text that pip or uv would interpret as an option or a file name.

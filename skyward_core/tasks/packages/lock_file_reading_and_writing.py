@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skyward_core.model.errors import convert_errors
 from skyward_core.node.bootstrap.package_index_restrictions import (
     PINNED,
     map_packages_to_indexes,
@@ -46,11 +47,9 @@ def read_uv_lock(path: Path, version: str) -> PackageSpecs:
     Raises:
         PackagesError: If uv is not installed or rejects the lock, and in the cases of :func:`read_pylock`.
     """
-    try:
+    with convert_errors(f"uv cannot read {path}", PackagesError, (OSError, QueryTimeout)):
         stamps = [each.stat() for each in (path, path.with_name(PROJECT_FILE)) if is_file(each)]
         text = _export_uv_lock(path, tuple(number for each in stamps for number in (each.st_mtime_ns, each.st_size)))
-    except (OSError, QueryTimeout) as error:
-        raise PackagesError(f"uv cannot read {path}: {error}") from None
     return read_pylock(path, parse_toml(text), version)
 
 
@@ -93,10 +92,8 @@ def read_pylock(path: Path, table: dict[str, Any], version: str) -> PackageSpecs
     # Imported late, because the import takes 80 ms and few projects have a lock.
     from packaging.pylock import Pylock, PylockValidationError
 
-    try:
+    with convert_errors(f"{path} is not a lock of version 1", PackagesError, PylockValidationError):
         lock = Pylock.from_dict(table)
-    except PylockValidationError as error:
-        raise PackagesError(f"{path} is not a lock of version 1: {error}") from None
     check_python(path, lock.requires_python, version)
     lines, folders = [], []
     for package in lock.packages:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from skyward_core.model.errors import convert_errors
 from skyward_core.node.bootstrap.package_index_restrictions import PINNED, normalize_name, package_name
 from skyward_core.tasks.parameter_types_from_source import parse_source
 from skyward_core.tasks.python_compatibility import VersionError, satisfies
@@ -177,10 +178,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 # Cached, because the launch form reads the file after each key press, and a large lock takes half a second.
 @lru_cache(maxsize=4)
 def _read_toml(path: Path, _unchanged: tuple[int, ...]) -> dict[str, Any]:
-    try:
+    with convert_errors(f"{path} is not TOML", PackagesError, ValueError):
         return parse_toml(read_text(path))
-    except ValueError as error:
-        raise PackagesError(f"{path} is not TOML: {error}") from None
 
 
 def check_python(path: Path, specifier: object, version: str) -> None:
@@ -195,10 +194,8 @@ def check_python(path: Path, specifier: object, version: str) -> None:
     """
     if not specifier:
         return
-    try:
+    with convert_errors(f"{path}: requires-python", PackagesError, VersionError):
         fits = satisfies(version, str(specifier))
-    except VersionError as error:
-        raise PackagesError(f"{path}: requires-python: {error}") from None
     if not fits:
         raise PackagesError(
             f"{path} requires Python {specifier}, but the script is loaded with {version}. Choose another Python"
@@ -415,10 +412,8 @@ class _LocalProject:
         if "dependencies" not in (self._project.get("dynamic") or ()):
             return _as_texts(self._project.get("dependencies") or self._legacy.get("install_requires"))
         dynamic = _as_table(_as_table(_as_table(self._tool.get("setuptools")).get("dynamic")).get("dependencies"))
-        try:
+        with convert_errors(f"{self._file}: dependencies cannot be read", PackagesError, (OSError, UnicodeDecodeError)):
             files = [read_text(self._folder / str(name)) for name in _as_texts(dynamic.get("file"))]
-        except (OSError, UnicodeDecodeError) as error:
-            raise PackagesError(f"{self._file}: dependencies cannot be read: {error}") from None
         return [line for text in files for line in _split_lines(text) if not line.startswith("-")]
 
     def _extra_requirements(self, extra: str) -> list[Any]:
@@ -451,12 +446,11 @@ def _legacy_requirements(folder: Path) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     config = configparser.ConfigParser(interpolation=None)
-    try:
+    unreadable = (OSError, ValueError, SyntaxError, RecursionError, MemoryError, configparser.Error)
+    with convert_errors(f"{folder}: setup.cfg or setup.py cannot be read", PackagesError, unreadable):
         if is_file(folder / "setup.cfg"):
             config.read_string(read_text(folder / "setup.cfg"))
         module = parse_source(read_text(folder / "setup.py")) if is_file(folder / "setup.py") else None
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError, configparser.Error) as error:
-        raise PackagesError(f"{folder}: setup.cfg or setup.py cannot be read: {error}") from None
     for node in ast.walk(module) if module else ():
         called = node.func if isinstance(node, ast.Call) else None
         if isinstance(node, ast.Call) and (getattr(called, "id", "") or getattr(called, "attr", "")) == "setup":

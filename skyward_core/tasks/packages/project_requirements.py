@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from skyward_core.model.errors import convert_errors
 from skyward_core.node.bootstrap.package_index_restrictions import normalize_name, package_name
 from skyward_core.tasks.packages import package_specs_and_local_packages as package_specs
 from skyward_core.tasks.packages.inline_metadata import MetadataError, parse_tables
@@ -113,10 +114,8 @@ class _RequirementsReader:
                 self._read_requirement(text, path, where, limits)
 
     def _read_options(self, text: str, path: Path, where: str, limits: bool) -> None:
-        try:
+        with convert_errors(where, package_specs.PackagesError, (ValueError, argparse.ArgumentError)):
             given, unknown = _option_parser().parse_known_args(shlex.split(text))
-        except (ValueError, argparse.ArgumentError) as error:
-            raise package_specs.PackagesError(f"{where}: {error}") from None
         if unknown:
             raise package_specs.PackagesError(f"{where}: {unknown[0]} is not supported; {SUPPORTED_OPTIONS}")
         self._no_index |= given.no_index
@@ -258,10 +257,8 @@ def read_project_file(path: Path, version: str) -> package_specs.PackageSpecs:
     tables = {"dependencies": dependencies, "tool": {"uv": uv}}
     if "requires-python" in project:
         tables["requires-python"] = project["requires-python"]
-    try:
+    with convert_errors(str(path), package_specs.PackagesError, MetadataError):
         found = parse_tables(tables, path.parent)
-    except MetadataError as error:
-        raise package_specs.PackagesError(f"{path}: {error}") from None
     package_specs.check_python(path, found.requires_python, version)
     places: Mapping[str, Any] = found.environment
     own = [str(path.parent)] if "build-system" in content else []

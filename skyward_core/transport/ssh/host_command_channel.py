@@ -22,7 +22,7 @@ from pathlib import Path
 from types import CodeType
 from typing import IO, TYPE_CHECKING, Any, TypeGuard
 
-from skyward_core.model.errors import PoolError
+from skyward_core.model.errors import PoolError, convert_errors
 from skyward_core.protocol.frame_codec import AnyHeader, WireError
 from skyward_core.protocol.validators import (
     Checks,
@@ -395,16 +395,13 @@ class CommandChannel:
                 raise self._no_python_error(parse_pythons(rest))
 
     def _parse_answer(self, line: bytes) -> dict[str, Any]:
-        try:
+        failure = f"Invalid response from host {self.link.target.host}"
+        with convert_errors(failure, HostCommandFailed, (ValueError, RecursionError)):
             return dict(json.loads(line))
-        except (ValueError, RecursionError) as error:
-            raise HostCommandFailed(f"Invalid response from host {self.link.target.host}: {error}") from error
 
     def _validate_answer(self, done: str, answer: dict[str, Any]) -> AnyHeader:
-        try:
+        with convert_errors(f"Invalid response from host {self.link.target.host}", HostCommandFailed, WireError):
             validate_task_result(done, answer)
-        except WireError as error:
-            raise HostCommandFailed(f"Invalid response from host {self.link.target.host}: {error}") from error
         return answer
 
     def _no_python_error(self, found: HostPythons) -> NoFittingPython:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from skyward_core.model.errors import UsageError
+from skyward_core.model.errors import UsageError, convert_errors
 from skyward_core.store import state_folder
 from skyward_core.transport.ssh.host_address_and_python import SSH_PORT, Target, format_host, why_unsafe
 from skyward_core.util.light_dataclass import Value, value
@@ -217,10 +217,8 @@ def _config_error(target: Target, reason: str) -> UsageError:
 def _expand_user(path: str) -> str:
     if path.startswith("/"):
         return path
-    try:
+    with convert_errors(f"The path {path} of the SSH configuration cannot be used", UsageError, RuntimeError):
         return str(Path(path).expanduser())
-    except RuntimeError as error:
-        raise UsageError(f"The path {path} of the SSH configuration cannot be used: {error}") from error
 
 
 def _map_home(path: str) -> str:
