@@ -40,6 +40,7 @@ from skyward_core.transport.background_loop import cancel_tasks
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.transport.transport import Transport
 from skyward_core.util.format_bytes import format_size
+from skyward_core.util.safe_file_access import write_atomic
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 if TYPE_CHECKING:
@@ -262,10 +263,7 @@ class NodeResultsFetcher:
     async def _save(self, link: Link, header: AgentOutcome | AgentItem, body: bytes, name: str) -> None:
         path = self._archive.results / name
         if "file" not in header:
-            partial = path.with_name(f"{name}.part")
-            partial.touch(mode=0o600)
-            partial.write_bytes(body)
-            partial.replace(path)
+            write_atomic(path, body)
             return
         while True:
             landing = self._download = ResultDownload(path, header["size"])

@@ -41,7 +41,7 @@ class NodeReplacements:
         self._context = context
         self._news = context.news
         self._roster = context.roster
-        self.early = EarlyReplacements(context, self._request_machine, self._terminate)
+        self.early = EarlyReplacements(context, self.request_machine, self._terminate)
 
     def begin(self, node: int) -> None:
         """Start the replacement of a node's machine if ``Options.on_loss`` requests it."""
@@ -188,13 +188,14 @@ class NodeReplacements:
         self._emit_progress(node, "requesting another machine")
         early = self._roster.early_requests.pop(node, None)
         with progress_listener(lambda text: self._emit_progress(node, text)):
-            machine = (await early if early is not None else None) or await self._request_machine(node, found)
+            machine = (await early if early is not None else None) or await self.request_machine(node, found)
         machine = replace(with_python(machine, pool.row), logs_from=self._close_logs(node))
         if not pool.ledger.record_replacement(token, machine):
             raise _PoolTornDown
         pool.machines[node] = machine
 
-    async def _request_machine(self, node: int, found: Replacement) -> Machine:
+    async def request_machine(self, node: int, found: Replacement) -> Machine:
+        """Request another machine for a node from the provider."""
         pool, machines = self._context, self._context.ledger.machines(self._context.token)
         others = [machine for machine in machines if machine.node != node]
         former = [*pool.ledger.replaced_machines(pool.token), machines[node]]
@@ -410,7 +411,7 @@ class NodeRecovery:
         returns = preemption and context.options.replaces_lost_nodes
         if (reason := seen.extra.get("why")) and not returns and not any(other.up for other in context.links):
             words = reason.removeprefix("the node ended itself: ")
-            self._context.shutdown.on_external_end(PoolEnd.from_expiry(context.name, words))
+            self._context.shutdown.on_external_end(PoolEnd(context.name, "", words, time.time()))
             return
         reason = f"its machine is {seen.state}"
         if seen.state == "orphaned":

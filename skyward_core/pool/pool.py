@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -252,7 +253,7 @@ class Pool:
                 if header["t"] == "outcome":
                     context.scheduler.queue.notify()
             case "ending":
-                context.shutdown.on_external_end(PoolEnd.from_agent(self.name, header))
+                context.shutdown.on_external_end(PoolEnd(self.name, header["by"], header["why"], time.time()))
             case "phase":
                 self.news.emit_rank_phase(link, header)
                 self._pause_notifier.on_phase()

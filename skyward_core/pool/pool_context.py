@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     )
     from skyward_core.pool.agent_link import Listener
     from skyward_core.pool.checkpoint_copies import CheckpointCopies
-    from skyward_core.protocol.frame_types import AgentEnding
 
 
 class PoolEnd(NamedTuple):
@@ -62,16 +61,6 @@ class PoolEnd(NamedTuple):
     by: str
     why: str
     at: float
-
-    @classmethod
-    def from_expiry(cls, pool: str, reason: str) -> PoolEnd:
-        """Return the end of a pool whose own limits have just expired."""
-        return cls(pool, "", reason, time.time())
-
-    @classmethod
-    def from_agent(cls, pool: str, header: AgentEnding) -> PoolEnd:
-        """Return the end that an agent announces."""
-        return cls(pool, header["by"], header["why"], time.time())
 
     @classmethod
     def from_ledger(cls, row: PoolRow) -> PoolEnd:

@@ -261,12 +261,9 @@ class MachineVerifier:
         entry = ledger.record_replacement_intent(token, node, secrets.token_hex(8), context.roster.owner)
         if entry is None:
             raise PoolError(f"Pool {context.name} did not start: another client has taken it over")
-        others = [each for each in context.machines if each.node != node]
-        former = [*ledger.replaced_machines(token), rejected]
-        asked = context.provider.replace(context.name, entry.intent, node, others, former)
         try:
             with progress_listener(lambda text: self._emit_phase(node, "requested", text)):
-                machine = await log_call("replace", context.name, asked)
+                machine = await context.recovery.replacements.request_machine(node, entry)
         except NoCapacity as error:
             raise NoCapacity(
                 f"{self._describe(node)} does not match the order: {reason}. No replacement: {error_message(error)}"

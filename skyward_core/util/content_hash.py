@@ -26,6 +26,4 @@ class ContentHash:
 
 def hash_bytes(data: Any) -> str:
     """Return the content hash of data in memory."""
-    digest = ContentHash()
-    digest.update(data)
-    return digest.hexdigest()
+    return hashlib.sha256(data).hexdigest()[:NAME_LENGTH]

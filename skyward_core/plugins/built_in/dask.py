@@ -248,14 +248,10 @@ def _run_server(start: Callable[[], Coroutine[Any, Any, Any]]) -> Iterator[None]
             yield
         finally:
             with suppress(TimeoutError):
-                asyncio.run_coroutine_threadsafe(_close_server(server), loop).result(GRACE)
+                asyncio.run_coroutine_threadsafe(server.close(), loop).result(GRACE)
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(GRACE)
-
-
-async def _close_server(server: Any) -> None:
-    await asyncio.wait_for(server.close(), GRACE)
 
 
 PLUGIN = Dask

@@ -231,7 +231,7 @@ class CommandChannel:
         *,
         python: WantedPython,
         folder: str,
-        on_line: OnLine,
+        on_line: OnLine = lambda line: None,
         status: bool = False,
         starts: bool = False,
     ) -> CommandChannel:

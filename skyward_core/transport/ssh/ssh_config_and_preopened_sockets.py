@@ -25,7 +25,7 @@ from skyward_core.model.errors import UsageError, convert_errors
 from skyward_core.store import state_folder
 from skyward_core.transport.ssh.host_address_and_python import SSH_PORT, Target, format_host, why_unsafe
 from skyward_core.util.light_dataclass import Value, value
-from skyward_core.util.safe_file_access import exists, read_bytes, read_text
+from skyward_core.util.safe_file_access import exists, read_bytes, read_text, write_atomic
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 ANSWER = 10.0  # maximum seconds for one `ssh -G`, which runs the commands of `Match exec`
@@ -645,11 +645,11 @@ async def write_pool_config(pool: str, targets: Sequence[Target]) -> Path:
     entries = [await _exported_block(pool, node, target) for node, target in enumerate(targets)]
     folder = state_folder.state_home() / "ssh_config.d"
     folder.mkdir(mode=0o700, exist_ok=True)
-    _replace_file(folder / f"{pool}.conf", "\n".join(entries))
-    _replace_file(main_file(), f"Include {_quoted(f'{folder}/*.conf')}\n")
+    write_atomic(folder / f"{pool}.conf", "\n".join(entries).encode())
+    write_atomic(main_file(), f"Include {_quoted(f'{folder}/*.conf')}\n".encode())
     whole = state_folder.state_home() / "ssh_config.whole"
     user = _quoted(str(Path("~/.ssh/config").expanduser()))
-    _replace_file(whole, f"{include_line()}\nInclude {user}\nInclude {SYSTEM_CONFIG}\n")
+    write_atomic(whole, f"{include_line()}\nInclude {user}\nInclude {SYSTEM_CONFIG}\n".encode())
     return whole
 
 
@@ -667,7 +667,7 @@ def add_include_line() -> bool:
     if include_line() in text.splitlines():
         return False
     file.parent.mkdir(mode=0o700, exist_ok=True)
-    _replace_file(file.resolve(), f"{include_line()}\n\n{text}")
+    write_atomic(file.resolve(), f"{include_line()}\n\n{text}".encode())
     return True
 
 
@@ -697,10 +697,3 @@ def _quoted(text: str) -> str:
 
 def _file(name: str) -> str:
     return _quoted(name.replace("%", "%%"))
-
-
-def _replace_file(file: Path, text: str) -> None:
-    partial = file.with_name(file.name + ".part")
-    partial.write_text(text, encoding="utf-8")
-    partial.chmod(0o600)
-    partial.replace(file)

@@ -105,6 +105,9 @@ class _ChannelPipe:
         self._on_lost: OnLost | None = on_lost
         self._chan: asyncssh.SSHUNIXChannel[bytes] | asyncssh.SSHClientChannel[bytes]
 
+    def connection_made(self, chan: Any) -> None:
+        self._chan = chan
+
     def data_received(self, data: bytes, datatype: int | None) -> None:
         if datatype is None:
             self._on_data(data)
@@ -131,9 +134,6 @@ class _ChannelPipe:
 class ForwardedSocket(_ChannelPipe, asyncssh.SSHUNIXSession[bytes]):
     """Pipe to the agent's socket, which the SSH server forwards."""
 
-    def connection_made(self, chan: asyncssh.SSHUNIXChannel[bytes]) -> None:
-        self._chan = chan
-
 
 class RelayedSocket(AnswerWait, _ChannelPipe, asyncssh.SSHClientSession[bytes]):
     """Pipe to the agent's socket, which ``node.bootstrap.socket_relay`` relays.
@@ -147,9 +147,6 @@ class RelayedSocket(AnswerWait, _ChannelPipe, asyncssh.SSHClientSession[bytes]):
         self.joined: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._word = b"\n" + word
         self._before: bytearray | None = bytearray(b"\n")
-
-    def connection_made(self, chan: asyncssh.SSHClientChannel[bytes]) -> None:
-        self._chan = chan
 
     def data_received(self, data: bytes, datatype: int | None) -> None:
         if self.joined.cancelled():
@@ -501,7 +498,7 @@ class SSHTransport:
         host may have been restarted and the folder replaced.
         """
         if not self._facts or (self._facts["shared"] and self._facts_link is not link):
-            channel = await CommandChannel.open(link, python=self.python, folder=self.folder, on_line=lambda line: None)
+            channel = await CommandChannel.open(link, python=self.python, folder=self.folder)
             channel.close()
             self._check_room(channel.facts)
             self._facts, self._facts_link = channel.facts, link
@@ -531,10 +528,7 @@ class SSHTransport:
         """
         async with self._bundle_lock:
             if not self._facts["bundle"]:
-                channel = await CommandChannel.open(
-                    link, python=self.python, folder=self.folder, on_line=lambda line: None
-                )
-                with closing(channel):
+                with closing(await CommandChannel.open(link, python=self.python, folder=self.folder)) as channel:
                     await send_bundle(channel)
                 self._facts["bundle"] = True
         bundle = bundle_for(self._facts["nvml"], self.python.minor)
