@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from time import monotonic, sleep
 from typing import Any
 
@@ -196,15 +197,10 @@ class XidLog:
     """Reader of NVIDIA's Xid errors that the kernel logs after the reader's creation."""
 
     def __init__(self, path: str = KERNEL_LOG) -> None:
-        try:
+        self._file = -1
+        with suppress(OSError):  # Without access to the log, or if it is not seekable, there are no records to skip.
             self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            self._file = -1
-            return
-        try:
             os.lseek(self._file, 0, os.SEEK_END)
-        except OSError:  # The log is not seekable, so it has no earlier records to skip.
-            return
 
     def read(self) -> dict[str, int]:
         """Return the latest error of each GPU since the last call, by PCI address; see
@@ -346,10 +342,8 @@ class NvidiaGpus:
         nvml.nvmlInit()
         self._gpus: list[_Gpu] = []
         for index in range(nvml.nvmlDeviceGetCount()):
-            try:
+            with suppress(nvml.NVMLError):  # A GPU that has fallen off the bus cannot be opened.
                 self._gpus.append(_Gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index), index))
-            except nvml.NVMLError:
-                continue  # A GPU that has fallen off the bus cannot be opened.
         self._readings = 0
 
     @property

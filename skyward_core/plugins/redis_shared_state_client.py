@@ -14,7 +14,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, TypeAlias, TypeVar
@@ -308,13 +308,10 @@ class SharedLock(SharedObject):
     def _renew_until(self, token: str, released: threading.Event) -> None:
         """Renew the lock until its release."""
         while not released.wait(RENEW_INTERVAL):
-            try:
-                with wrap_redis_errors(self._connection) as redis:
-                    if not redis.eval(RENEW, 1, self._key, token, LOCK_TTL_MS):
-                        return
-            except PoolError:
-                # try again at the next renewal; if all renewals fail, ``release`` reports that the lock is lost
-                continue
+            # After an error, try again at the next renewal. If all renewals fail, ``release`` reports a lost lock.
+            with suppress(PoolError), wrap_redis_errors(self._connection) as redis:
+                if not redis.eval(RENEW, 1, self._key, token, LOCK_TTL_MS):
+                    return
 
     def release(self) -> None:
         """Release the lock.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from skyward_core.model.errors import PoolError
@@ -101,7 +101,5 @@ def mig_slices(gpu: object) -> Iterator[object]:
     import pynvml
 
     for index in range(pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
-        try:
+        with suppress(pynvml.NVMLError_NotFound):  # Skip a number without a slice: removed slices leave gaps.
             yield pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
-        except pynvml.NVMLError_NotFound:
-            continue  # Skip a number without a slice: removed slices leave gaps.

@@ -206,11 +206,9 @@ def query_nvidia_smi() -> list[str]:
 def kill_groups(pids: Iterable[int]) -> None:
     """Send SIGKILL to the process groups of the given processes."""
     for pid in pids:
-        try:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             group = os.getpgid(pid)
             if group == os.getpgrp():
                 os.kill(pid, signal.SIGKILL)
             else:
                 os.killpg(group, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue

@@ -6,6 +6,7 @@ import ast
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import field
 from functools import lru_cache
 from pathlib import Path
@@ -286,14 +287,12 @@ def _import_entries(packages: Path, name: str, folder: Path) -> list[str]:
         record = []
     found: dict[str, None] = {}
     for file in (line.partition(",")[0] for line in record):
-        try:
+        with suppress(OSError, SyntaxError, ValueError, RecursionError, MemoryError):
             if file.endswith(".pth"):
                 lines = read_text(packages / file).splitlines()
                 found |= dict.fromkeys(str(resolve_path(each)) for each in lines if each.startswith("/"))
             elif file.startswith("__editable__") and file.endswith("_finder.py"):
                 found |= dict.fromkeys(_mapped_folders(read_text(packages / file)))
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
     return [each for each in found if Path(each).is_relative_to(folder)] or [import_entry(folder)]
 
 
@@ -455,10 +454,8 @@ def _legacy_requirements(folder: Path) -> dict[str, Any]:
         called = node.func if isinstance(node, ast.Call) else None
         if isinstance(node, ast.Call) and (getattr(called, "id", "") or getattr(called, "attr", "")) == "setup":
             for keyword in node.keywords:
-                try:
+                with suppress(ValueError, RecursionError):
                     found[keyword.arg or ""] = ast.literal_eval(keyword.value)
-                except (ValueError, RecursionError):
-                    continue
     if name := config.get("metadata", "name", fallback=""):
         found["name"] = name
     if own := _split_lines(config.get("options", "install_requires", fallback="")):
