@@ -52,7 +52,7 @@ _PUBLIC = {  # module -> its public names
     "runtime.distributed_sampler": "DistributedSampler",
     "runtime.instance_info_and_attempt": "Attempt Info InstanceInfo attempt checkpoint_dir instance_info is_head "
     "post_mortem",
-    "runtime.metric_logging": "log",
+    "runtime.metric_logging": "log log_image",
     "runtime.output_decorators": "CallbackWriter redirect_output silent stderr stdout",
     "runtime.preemption": "on_preempt",
     "runtime.sharding": "shard",

@@ -93,6 +93,7 @@ from skyward_core.runtime.instance_info_and_attempt import is_head as is_head
 from skyward_core.runtime.instance_info_and_attempt import post_mortem as post_mortem
 from skyward_core.runtime.metric_logging import emit as emit
 from skyward_core.runtime.metric_logging import log as log
+from skyward_core.runtime.metric_logging import log_image as log_image
 from skyward_core.runtime.output_decorators import CallbackWriter as CallbackWriter
 from skyward_core.runtime.output_decorators import redirect_output as redirect_output
 from skyward_core.runtime.output_decorators import silent as silent
@@ -196,6 +197,7 @@ __all__ = [
     "is_head",
     "post_mortem",
     "log",
+    "log_image",
     "CallbackWriter",
     "redirect_output",
     "silent",

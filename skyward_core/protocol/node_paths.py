@@ -11,6 +11,9 @@ import os
 OUT, ERR = ".out", ".err"  # endings of a worker's log files: standard output and standard error
 # endings of a worker's files with order marks and metrics; see ``protocol.stdout_stderr_order_marks``
 MARKS, METRICS = ".marks", ".metrics"
+# Number that is added to a worker's number in the name of its metrics file for images. The file looks like that of
+# another worker, because older clients reject names with unknown endings.
+IMAGE_SLOTS = 5000
 APP_LOG = "app.log"  # name of the file in the spool folder with the output of the plugins' node contexts
 # name of the file that marks a folder with skyward's state and keys, which must never be uploaded
 STATE_FILE = ".skyward-state"

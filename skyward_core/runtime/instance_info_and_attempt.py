@@ -511,9 +511,14 @@ def checkpoint_dir() -> str:
     Raises:
         OSError: If the folder cannot be created.
     """
-    folder = os.environ.get(CHECKPOINT_VARIABLE) or f"{os.getcwd()}/{CHECKPOINTS}"  # noqa: PTH109
+    folder = os.environ.get(CHECKPOINT_VARIABLE) or f"{working_folder()}/{CHECKPOINTS}"
     os.makedirs(folder, exist_ok=True)  # noqa: PTH103  # workers do not otherwise import pathlib here
     return folder
+
+
+def working_folder() -> str:
+    """Return the working folder of the rank, even if user code has changed the current folder."""
+    return _working_folder or os.getcwd()  # noqa: PTH109
 
 
 def set_checkpoint_dir(run: str, *, create: bool) -> None:
@@ -525,7 +530,7 @@ def set_checkpoint_dir(run: str, *, create: bool) -> None:
             script gets the same error when it writes.
     """
     global _working_folder, _checkpoint_run
-    _working_folder = _working_folder or os.getcwd()  # noqa: PTH109
+    _working_folder = working_folder()
     if run != _checkpoint_run:  # Setting a variable takes longer than the rest of a call's bookkeeping.
         _checkpoint_run = run
         os.environ[CHECKPOINT_VARIABLE] = f"{_working_folder}/{CHECKPOINTS}/{run}"

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import threading
+from binascii import b2a_base64, crc32
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from math import inf, isfinite
@@ -18,7 +19,12 @@ from typing import TYPE_CHECKING, Any, SupportsFloat
 
 from skyward_core.protocol.node_paths import ERR, OUT
 from skyward_core.runtime.import_hooks_gc_pause_and_alias import call_when_imported
-from skyward_core.runtime.instance_info_and_attempt import call_in_progress, instance_info
+from skyward_core.runtime.instance_info_and_attempt import (
+    call_in_progress,
+    instance_info,
+    place_in_pool,
+    working_folder,
+)
 
 if TYPE_CHECKING:
     from skyward_core.runtime.printed_metrics_and_library_hooks import PrintedMetrics, Progress
@@ -28,6 +34,13 @@ WRITES_PER_SECOND = 20  # maximum number of times per second that metrics are wr
 MAX_PENDING = 20_000
 PRINTED = "log"  # name of the source of metrics that are found in printed lines
 POSITIONS = frozenset(("step", "epoch"))  # names of metrics that several sources may log
+IMAGES = "images"  # name of the folder for logged images, in the working folder of the ranks
+MAX_IMAGE_BYTES = 16 << 20  # maximum bytes of the file of a logged image
+# Maximum number of images that a process logs per second, and number of seconds whose images it may log at once.
+IMAGES_PER_SECOND, IMAGE_BURST = 4, 5.0
+MAX_PREVIEW_BYTES = 32 << 10  # maximum bytes of the preview of an image, which screens show
+PREVIEW_SIDES = (320, 160, 80)  # maximum sides of a preview in pixels; the first one that fits is used
+PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"  # first bytes of a file
 MAX_OTHER_NAMES = 48  # maximum number of metric names per run: of `log`, and of all other sources together
 SCAN_INTERVAL = 0.5  # seconds between two searches for metrics in a rank's output
 SCAN_SHARE = 0.001  # share of a core that searches for metrics may use; further output is not searched
@@ -64,6 +77,102 @@ def log(**numbers: SupportsFloat) -> None:
         _writer.add(instance_info().run, numbers, call=call_in_progress())
 
 
+def log_image(name: str, image: Any, step: SupportsFloat | None = None) -> None:
+    """Log an image: ``sky.log_image("samples", pixels, step=step)``.
+
+    Writes the file ``images/RUN/NAME-STEP-INDEX.png`` in the working folder, which can be fetched like all files of
+    ranks. INDEX is the index of the rank or task. The app shows a preview of the newest image of each name. Off a pool
+    it does nothing.
+
+    A process may log 4 images per second, on average over 5 seconds. Further images are dropped, with one message in
+    the log.
+
+    Args:
+        name: Name of the image, at most 200 characters.
+        image: Path or bytes of a PNG or JPEG file of at most 16 MiB, PIL image, matplotlib figure, or NumPy array or
+            PyTorch tensor (HxW, HxWxC or CxHxW with 1, 3 or 4 channels; uint8, bool, or floats from 0 to 1).
+        step: Step of the training. None for the number of images that the process has logged so far.
+
+    Raises:
+        TypeError: If the step or the values of an array have an unsupported type.
+        ValueError: If the name is not a text or is too long, or the image is too large or has an unsupported format or
+            shape.
+        OSError: If the given file cannot be read.
+    """
+    if not isinstance(name, str) or not 0 < len(name) <= MAX_NAME_LENGTH:
+        raise ValueError(f"sky.log_image() takes a name of 1 to {MAX_NAME_LENGTH} characters, but got {name!r:.80}")
+    if _writer is not None:
+        _writer.add_image(instance_info().run, name, image, None if step is None else _to_float("step", step))
+
+
+def _encode_image(image: Any) -> tuple[bytes, bytes]:
+    """Return the file of an image, and its preview; b"" if the preview needs Pillow, which is not installed."""
+    from io import BytesIO  # imported late, because few ranks log images
+
+    buffer, pixels = BytesIO(), None
+    if isinstance(image, str | os.PathLike):
+        with open(image, "rb") as file:
+            buffer.write(file.read(MAX_IMAGE_BYTES + 1))
+    elif isinstance(image, bytes | bytearray | memoryview):
+        buffer.write(image)
+    elif hasattr(image, "savefig") or hasattr(image, "convert"):
+        (getattr(image, "savefig", None) or image.convert("RGBA").save)(buffer, format="png")
+    else:
+        pixels = _to_pixels(image)
+        buffer.write(_encode_png(pixels))
+    data = buffer.getvalue()
+    if len(data) > MAX_IMAGE_BYTES or not data.startswith((PNG, JPEG)):
+        raise ValueError(f"sky.log_image() takes PNG and JPEG files of at most {MAX_IMAGE_BYTES:,} bytes")
+    if len(data) <= MAX_PREVIEW_BYTES:
+        return data, data
+    try:
+        from PIL import Image
+    except ImportError:
+        stride = 1 if pixels is None else -(-max(pixels.shape) // PREVIEW_SIDES[-1])
+        return data, b"" if pixels is None else _encode_png(pixels[::stride, ::stride])
+    small = Image.open(buffer).convert("RGB")
+    for side in PREVIEW_SIDES:
+        small.thumbnail((side, side))
+        small.save(preview := BytesIO(), "JPEG", quality=85)
+        if preview.tell() <= MAX_PREVIEW_BYTES:
+            break
+    return data, preview.getvalue()
+
+
+def _to_pixels(image: Any) -> Any:
+    """Return a NumPy array or a PyTorch tensor as an array of bytes: rows, columns, channels.
+
+    Raises:
+        TypeError, ValueError: If the values have an unsupported type, or the array has an unsupported shape.
+    """
+    import numpy as np
+
+    if hasattr(image, "detach"):
+        image = image.detach().cpu()
+        image = image.float() if image.is_floating_point() else image  # NumPy has no bfloat16.
+    pixels = np.atleast_3d(image)
+    if pixels.ndim == 3 and pixels.shape[2] not in (1, 3, 4):
+        pixels = pixels.transpose(1, 2, 0)
+    if pixels.ndim != 3 or pixels.shape[2] not in (1, 3, 4) or not pixels.size:
+        raise ValueError(f"sky.log_image() takes arrays of HxW, HxWxC or CxHxW, but got the shape {np.shape(image)}")
+    if pixels.dtype == np.uint8:
+        return pixels
+    if pixels.dtype.kind not in "bf":
+        raise TypeError(f"sky.log_image() takes uint8, bool or floats from 0 to 1, but got {pixels.dtype}")
+    return (np.nan_to_num(pixels).clip(0, 1) * 255).round().astype(np.uint8)
+
+
+def _encode_png(pixels: Any) -> bytes:
+    """Encode an array of bytes (rows, columns, channels) as a PNG file."""
+    from zlib import compress
+
+    height, width, channels = pixels.shape
+    head = width.to_bytes(4) + height.to_bytes(4) + bytes((8, {1: 0, 3: 2, 4: 6}[channels], 0, 0, 0))
+    rows = compress(b"".join(b"\0" + row.tobytes() for row in pixels))
+    chunks = (b"IHDR" + head, b"IDAT" + rows, b"IEND")
+    return PNG + b"".join((len(each) - 4).to_bytes(4) + each + crc32(each).to_bytes(4) for each in chunks)
+
+
 def pop_call_metrics(run: str, call: int) -> dict[str, list[float | None]]:
     """Return the metric summaries of an ended call, and forget them. The worker calls this once."""
     return _writer.summaries.pop(run, call) if _writer and _writer.summaries else {}
@@ -91,7 +200,7 @@ def _to_float(name: str, value: Any) -> float:
         raise TypeError(f"sky.log() takes numbers, but {name} is a {type(value).__name__} ({error})") from error
 
 
-def start_writer(path: str, limit: int = 0) -> Callable[[], None]:
+def start_writer(path: str, limit: int = 0, images: str = "") -> Callable[[], None]:
     """Write this process's metrics to a file from now on. The worker calls this. The first metrics create the file.
 
     Each line is ``{"at": Unix time, "run": id, "values": {name: number}}``. Lines of yielded values also have "seq".
@@ -101,20 +210,25 @@ def start_writer(path: str, limit: int = 0) -> Callable[[], None]:
     Args:
         path: Path of the file.
         limit: Bytes that one run may write; 0 for no limit.
+        images: Path of the file for images. Its lines have "image": name, step, path of the file, and preview.
 
     Returns:
         A function that writes all pending metrics. The worker calls it at the end of every call.
     """
     global _writer
-    _writer = _Writer(path, limit or inf)
+    _writer = _Writer(path, limit or inf, images)
     return _writer.flush
 
 
 class _Writer:
     """Writer that stores the metrics of each call of ``sky.log``, and writes them to a file in a thread."""
 
-    def __init__(self, path: str, limit: float) -> None:
-        self._path, self._limit = path, limit
+    def __init__(self, path: str, limit: float, images: str) -> None:
+        self._path, self._limit, self._images_path = path, limit, images
+        self._image_count = 0
+        # message about the first dropped image; "" after it was printed
+        self._drop_notice = f"sky.log_image: more than {IMAGES_PER_SECOND} images per second; some images are dropped\n"
+        self._images_used_at = 0.0  # time up to which the logged images have used their rate
         self._left: dict[str, float] = {}  # run -> bytes that it may still write; negative after its limit is reached
         # descriptor of the metrics file, or -1 until the first metrics, which also start the thread; most ranks log
         # nothing
@@ -179,6 +293,31 @@ class _Writer:
                 entry["done"] = progress
             self._append(entry, call)
         self._wake()
+
+    def add_image(self, run: str, name: str, image: Any, step: float | None) -> None:
+        """Write an image and its preview to files now, because user code may change the image later."""
+        used_at = max(self._images_used_at, monotonic() - IMAGE_BURST)
+        if used_at > monotonic():
+            sys.stderr.write(self._drop_notice)
+            self._drop_notice = ""
+            return
+        self._images_used_at, self._image_count = used_at + 1 / IMAGES_PER_SECOND, self._image_count + 1
+        data, preview = _encode_image(image)
+        index = call_in_progress() if call_in_progress() >= 0 else place_in_pool().rank
+        safe = "".join(each if each.isascii() and each.isalnum() else "_" for each in name[:80])
+        if safe != name:  # The checksum keeps names different.
+            safe += f"-{crc32(name.encode(errors='backslashreplace')):08x}"
+        place = f"{self._image_count if step is None else step:.12g}-{index}"
+        path = f"{IMAGES}/{run}/{safe}-{place}.{'png' if data.startswith(PNG) else 'jpg'}"
+        logged = {"name": name, "step": step, "path": path, "data": b2a_base64(preview, newline=False).decode()}
+        line = json.dumps({"at": time(), "run": run, "values": {}, "image": logged}).encode() + b"\n"
+        try:
+            os.makedirs(f"{working_folder()}/{IMAGES}/{run}", exist_ok=True)  # noqa: PTH103
+            with open(f"{working_folder()}/{path}", "wb") as file, open(self._images_path, "ab") as previews:
+                file.write(data)
+                previews.write(line)
+        except OSError as error:
+            sys.stderr.write(f"sky.log_image: cannot write {path} ({error})\n")
 
     def _owns(self, name: str, source: str) -> bool:
         owner = self._owners.get(name)

@@ -149,7 +149,8 @@ def load_metrics(
     """
     metrics, needle = MetricStore() if thin else MetricStore(None), f'"{run}"'.encode()
     files = [path for path in (log_files(folder) if folder.is_dir() else ()) if path.suffix == METRICS]
-    for path in files[:ranks]:
+    chosen = sorted({parse_rank(path.name) for path in files})[:ranks]
+    for path in (each for each in files if parse_rank(each.name) in chosen):
         with open(path, "rb") as source:
             source.seek(max(0, path.stat().st_size - most))
             for line in source:

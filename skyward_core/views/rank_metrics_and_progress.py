@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from binascii import a2b_base64
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -128,6 +129,8 @@ class SeriesDiagnostics:
 
 MAX_POINTS = 512  # maximum points per metric series; of a full series, every other point is dropped
 MAX_NAMES = 64  # maximum number of metrics per rank and run
+MAX_IMAGE_TEXT = 400  # maximum characters of the name and of the path of an image
+MAX_IMAGES = 16  # maximum number of names of images per run; only the newest image of a name is stored
 MAX_RUNS = 64  # number of runs per pool whose metrics are in memory
 MAX_TIME = 1 << 40  # largest valid Unix time in seconds
 MAX_VALUE = 1e308
@@ -276,6 +279,24 @@ class ProgressTracker:
         return Progress(value, total, rate, at, interval, kind not in EPOCH_KINDS)
 
 
+class LoggedImage(NamedTuple):
+    """Newest image that a rank logged under a name.
+
+    Attributes:
+        name: Name of the image.
+        rank: The rank.
+        step: Step of the training; None if the rank gave none.
+        path: Path of the file in the working folder of the rank.
+        preview: PNG or JPEG file from the rank, which may be invalid. Empty if the node could not create a preview.
+    """
+
+    name: str
+    rank: int
+    step: float | None
+    path: str
+    preview: bytes
+
+
 class MetricStore:
     """Metrics of a pool by run, rank and name. One thread writes; other threads may read.
 
@@ -293,6 +314,7 @@ class MetricStore:
         self._runs: dict[str, dict[int, dict[str, Series]]] = {}
         self._yielded: dict[tuple[str, int], int] = {}
         self._progress: dict[str, dict[int, ProgressTracker]] = {}
+        self._images: dict[str, dict[str, LoggedImage]] = {}  # run -> name -> image
         self._partial_lines: dict[str, bytes] = {}  # metrics file -> its unfinished last line
 
     def feed(self, name: str, rank: int, data: bytes) -> None:
@@ -311,11 +333,33 @@ class MetricStore:
                 run, at, values = str(record["run"]), float(record["at"]), dict(record["values"])
                 seq = None if "seq" not in record else int(record["seq"])
                 origin, done = str(record.get("src", "")), record.get("done")
+                if "image" in record:
+                    self._add_image(run, rank, **record["image"])
             except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
                 continue
             if not 0 <= at < MAX_TIME:
                 continue
             self.add_values(run, rank, at, values, seq, name, origin if origin in METRIC_ORIGINS else "", done)
+
+    def _add_image(self, run: str, rank: int, name: Any, step: Any, path: Any, data: Any, **_: Any) -> None:
+        """Add an image, unless a lower rank has logged an image of this name, or there are too many names.
+
+        Raises:
+            TypeError, ValueError: If a value is invalid.
+        """
+        step = step if _is_number(step) and isfinite(step) else None
+        shown, path = (sanitize_line(str(text)[:MAX_IMAGE_TEXT]) for text in (name, path))
+        found = LoggedImage(shown, rank, step, path, a2b_base64(data[:MAX_LINE_BYTES]))
+        images = self._images.setdefault(run, {})
+        if rank <= images[shown].rank if shown in images else len(images) < MAX_IMAGES:
+            images[shown] = found
+            self.version += 1
+        if len(self._images) > MAX_RUNS:
+            self._images = dict(list(self._images.items())[1:])
+
+    def images(self, run: str) -> list[LoggedImage]:
+        """Return the newest image of each name, by the lowest rank that logged it, in the order of appearance."""
+        return list(self._images.get(run, {}).values())
 
     def add_values(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import isfinite, log
@@ -20,12 +21,12 @@ from textual.strip import Strip
 from skyward_core.views.metric_kinds_and_order import AXES, classify_metric
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, median
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.rank_metrics_and_progress import MetricStore
+from skyward_core.views.rank_metrics_and_progress import LoggedImage, MetricStore
 from skyward_tui.panels.panel import InstantChosen, RunPanel, RunSelection
 from skyward_tui.text.number_time_and_run_state_format import duration, number
 from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width
 from skyward_tui.ui.actions import bindings
-from skyward_tui.ui.themes import RANK_HUES, read_style_sheet
+from skyward_tui.ui.themes import RANK_HUES, PlainAscii, read_style_sheet
 from skyward_tui.widgets.metric_charts import (
     BAND,
     LABEL,
@@ -36,7 +37,9 @@ from skyward_tui.widgets.metric_charts import (
     StepAxis,
     bounds,
     column_time,
+    draw_image,
     framed_ticks,
+    image_protocol,
     log_ticks,
     make_chart,
     spark,
@@ -119,6 +122,8 @@ class MetricsPane(PaintedLines):
         self._listed: tuple[object, list[Strip]] = (None, [])
         self._stale: set[str] = set()  # names of the metrics whose charts do not show the newest values yet
         self._budget = 0  # number of outdated charts that the next paint may compute, so that a paint stays short
+        # by place: cache key and painted rows of an image
+        self._pictures: dict[int, tuple[object, list[Strip]]] = {}
         self._areas: list[tuple[Region, str]] = []  # area on the screen, and metric, of each chart
         # styles of the parts of a chart; the numbers of parts, such as _GRID, are the indices
         self._styles: list[Style] = []
@@ -205,6 +210,8 @@ class MetricsPane(PaintedLines):
     @property
     def subject(self) -> str:
         """Shown ranks, display options and outliers, for the title."""
+        if not self.ranks:
+            return "images"
         subject = f"rank {self._rank}"
         if self._rank is None:
             many = len(self.ranks)
@@ -354,8 +361,11 @@ class MetricsPane(PaintedLines):
 
     def paint(self, width: int, height: int) -> list[Strip]:
         metrics = self._metrics
-        if metrics is None or not self.names or not width:
+        if metrics is None or not width:
             return []
+        images = metrics.images(self._run)
+        share = height if not self.names else 2 * height // 5 if height >= 2 * LEAST_HEIGHT else 0
+        pictures, height = self._image_rows(images, width, share), height - share * bool(images)
         self._plain = self.rich_style  # stored, because Textual computes ``rich_style`` at each access
         self._make_styles()
         counts, listed = self._grid(width, height)
@@ -367,7 +377,39 @@ class MetricsPane(PaintedLines):
         self._stale.intersection_update(shown)
         self._charts = {name: chart for name, chart in self._charts.items() if name in shown}
         rows += self._listed_rows(metrics, [name for name in self.names if name not in shown], width, listed)
+        rows += [Strip([])] * (height - len(rows)) + pictures
         return [row.extend_cell_length(width, self._plain).crop(0, width) for row in rows]
+
+    def _image_rows(self, images: Sequence[LoggedImage], width: int, height: int) -> list[Strip]:
+        """Return the rows of the newest images side by side, each below its title."""
+        across = min(len(images), max(1, width // LEAST_WIDTH)) if height else 0
+        for place, image in enumerate(images[:across]):
+            room = width * (place + 1) // across - width * place // across
+            hidden = len(images) - across if place == across - 1 else 0
+            key = image, room, height, hidden, self._plain
+            if self._pictures.get(place, (None,))[0] != key:
+                title = f"{image.name}{'' if image.step is None else f'  step {image.step:,.12g}'}  r{image.rank}"
+                head = clip(f"{title}  +{hidden} images" if hidden else title, room - 2)
+                rows = [Strip([Segment(head, self._plain)]), *self._draw_image(image, room - 2, height - 1, place + 1)]
+                margin = Strip.blank(1, self._plain)
+                rows = [Strip.join([margin, row]).extend_cell_length(room, self._plain).crop(0, room) for row in rows]
+                self._pictures[place] = key, [*rows, *[Strip.blank(room, self._plain)] * (height - len(rows))]
+        return [Strip.join(parts) for parts in zip(*(self._pictures[at][1] for at in range(across)), strict=True)]
+
+    def _draw_image(self, image: LoggedImage, width: int, height: int, number: int) -> list[Strip]:
+        """Return the rows of a picture; the path of its file if the terminal cannot show it."""
+        hint = image.path
+        try:
+            if not self.app.no_color and image.preview:
+                is_ascii = any(isinstance(each, PlainAscii) for each in self.app.get_line_filters())
+                protocol = "blocks" if is_ascii else image_protocol(os.environ)
+                send = getattr(self.app._driver, "write", str)  # sends before the next frame
+                return draw_image(image.preview, width, height, protocol, number, send)
+        except ImportError:
+            hint = f"{hint} (install skyward-tui[images] to show it)"
+        except Exception:  # noqa: BLE001  # An invalid file of a rank must not end the app.
+            hint = f"{hint} (invalid)"
+        return [Strip([Segment(clip(hint, width), self._style("muted"))])]
 
     def _make_styles(self) -> None:
         """Store the styles of the parts of a chart (grid, lines, hairline), because Textual computes a style at each
@@ -606,7 +648,7 @@ class MetricsPanel(RunPanel[MetricsPane]):
         if only_last != self.main.only_last:
             self.main.show_only_last(only_last)
         changed = run is not None and self.main.update(pool.metrics, run.id, rank, restarts)
-        has_metrics = run is not None and bool(self.main.names)
+        has_metrics = run is not None and bool(self.main.names or pool.metrics.images(run.id))
         changed |= has_metrics != self.has_content
         self.has_content = has_metrics
         if has_metrics:

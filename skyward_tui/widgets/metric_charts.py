@@ -1,18 +1,25 @@
-"""Charts of metrics: lines to draw, values at an instant, and drawing in braille characters."""
+"""Charts of metrics: lines to draw, values at an instant, and drawing in braille characters. Pictures of ranks."""
 
 from __future__ import annotations
 
 import re
 from array import array
+from binascii import b2a_base64
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from io import BytesIO
 from itertools import pairwise
 from math import ceil, floor, inf, isfinite, log10, nan
 from operator import sub
 from sys import float_info
 from typing import NamedTuple
 
+from rich.color import Color
+from rich.segment import ControlType, Segment
+from rich.style import Style
 from textual.content import Content
+from textual.strip import Strip
 
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, median
@@ -662,3 +669,76 @@ def time_column(at: float, columns: int, span: tuple[float, float]) -> int:
     first, last = span
     part = (at - first) / (last - first) if last > first else 1.0
     return round(min(max(0.0, part), 1.0) * max(0, columns - 1))
+
+
+MAX_PIXELS = 4_000_000  # maximum number of pixels of an image that is decoded
+PICTURE_SIDE = 320  # pixels; maximum side of a picture that the terminal receives
+KITTY_CHUNK = 4096  # maximum characters of an image in one escape sequence
+# Character that Kitty replaces by a part of an image, and the characters that number its rows.
+_PART = chr(0x10EEEE)
+_CONTROL = [(ControlType.CURSOR_FORWARD, 0)]  # marks a segment as an escape sequence without width
+_ROWS = "".join(map(chr, (0x305, 0x30D, 0x30E, 0x310, 0x312, 0x33D, 0x33E, 0x33F, *range(0x363, 0x370))))
+
+
+def image_protocol(environ: Mapping[str, str]) -> str:
+    """Return how the terminal shows images: "kitty", "sixel", or "blocks" for half blocks.
+
+    The terminal is not asked, because its answer would mix with the user's keys.
+    """
+    term, program = environ.get("TERM", ""), environ.get("TERM_PROGRAM", "")
+    if term in ("xterm-kitty", "xterm-ghostty"):
+        return "kitty"
+    has_sixel = term.startswith(("foot", "mlterm")) or (term[:5] == "xterm" and program in ("WezTerm", "iTerm.app"))
+    return "sixel" if has_sixel and find_spec("textual_image") else "blocks"
+
+
+def draw_image(
+    data: bytes, width: int, height: int, protocol: str, number: int, send: Callable[[str], object]
+) -> list[Strip]:
+    """Return rows of cells that show an image of a rank, which may be invalid or malicious.
+
+    Args:
+        data: PNG or JPEG file.
+        width, height: Available cells.
+        protocol: Result of :func:`image_protocol`.
+        number: Number of the image in the terminal, from 1 to 255. A new image replaces the image of the same number.
+        send: Sends an escape sequence to the terminal.
+
+    Raises:
+        ImportError: If Pillow is not installed.
+        Exception: If the file is invalid. Pillow raises exceptions of many types.
+    """
+    from PIL import Image  # imported late, because the package is optional
+
+    with Image.open(BytesIO(data), formats=("PNG", "JPEG")) as file:
+        if file.width * file.height > MAX_PIXELS:
+            raise ValueError("too many pixels")
+        image = file.convert("RGB")
+    scale = min(width / image.width, 2 * min(height, len(_ROWS)) / image.height)
+    columns, rows = max(1, round(image.width * scale)), max(1, round(image.height * scale / 2))
+    if protocol == "kitty":
+        image.thumbnail((PICTURE_SIDE, PICTURE_SIDE))
+        image.save(png := BytesIO(), "PNG")
+        text = b2a_base64(png.getvalue(), newline=False).decode()
+        keys = f"a=T,U=1,q=2,f=100,i={number},c={columns},r={rows},m=1"
+        for at in range(0, len(text), KITTY_CHUNK):
+            send(f"\x1b_G{'m=1' if at else keys};{text[at : at + KITTY_CHUNK]}\x1b\\")
+        send("\x1b_Gm=0;\x1b\\")
+        style = Style.from_color(Color.from_rgb(0, 0, number))
+        return [Strip([Segment(_PART + mark + _ROWS[0] + _PART * (columns - 1), style)]) for mark in _ROWS[:rows]]
+    if protocol == "sixel":
+        from textual_image._posix import get_tiocgwinsz
+        from textual_image._sixel import image_to_sixels
+
+        lines, cells, across, down = get_tiocgwinsz()
+        sixels = image_to_sixels(image.resize((columns * (across // cells or 8), rows * (down // lines or 16))))
+        # Return to the first cell of the picture, draw it, and restore the position of the cursor.
+        drawing = Segment(f"\x1b7\x1b[{columns}D\x1b[{rows}A\x1b[B{sixels}\x1b8", None, _CONTROL)
+        return [*[Strip([])] * (rows - 1), Strip([Segment(" " * columns), drawing], columns)]
+    pixels = image.resize((columns, 2 * rows)).tobytes()
+    colors = [Color.from_rgb(*pixels[at : at + 3]) for at in range(0, len(pixels), 3)]
+    halves = [colors[at : at + columns] for at in range(0, len(colors), columns)]
+    return [
+        Strip([Segment("▀", Style.from_color(*pair)) for pair in zip(upper, lower, strict=True)])
+        for upper, lower in zip(halves[::2], halves[1::2], strict=True)
+    ]

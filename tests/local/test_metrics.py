@@ -22,6 +22,7 @@ from skyward_core.views.problem_alerts_and_stragglers import find_alerts
 from tests.support.cli import Cli
 from tests.support.fake_driver import compiled, needs_compiler
 from tests.support.faults import agent_pids
+from tests.support.images import picture
 from tests.support.processes import descendants, exists
 from tests.support.prometheus_parser import parsed
 from tests.support.sessions import new_session
@@ -62,6 +63,37 @@ def test_metrics_of_runs_and_slots_do_not_mix_and_reach_later_clients(home: Path
         view = other.attach("nums").result(timeout=90)
         wait_until(lambda: view.metrics.latest(two, 0).get("step") == 6, what="numbers for a later client")
         other.detach()
+
+
+@sky.function
+def paint(data: bytes, until: Path) -> int:
+    for step in (1, 2):
+        sky.log_image("a/../b\x1b[2J", data, step=step)
+    while not until.exists():
+        time.sleep(0.02)
+    return step
+
+
+def test_images_are_visible_during_the_run_and_their_files_are_named(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKYWARD_HOME", cli.env["SKYWARD_HOME"])
+    monkeypatch.chdir(tmp_path)
+    with sky.Compute(name="painted", nodes=2, options=sky.Options(console=False)) as compute:
+        future = paint(picture(), tmp_path / "end") > compute
+        view = compute.pool.view.metrics
+        wait_until(lambda: [each.step for each in view.images(future.run)] == [2], what="the second image")
+        (image,) = view.images(future.run)
+        assert (image.name, image.preview) == ("a/../b", picture())
+        assert image.path.startswith(f"images/{future.run}/a____b") and image.path.endswith("-2-0.png")
+        assert (tmp_path / image.path).read_bytes() == picture()
+        listed = {"name": image.name, "rank": image.rank, "step": 2, "path": image.path}
+        compute.pool.news.records.flush()
+        assert cli.json("metrics", future.run)["images"] == [listed]
+        assert f"image a/../b, rank {image.rank}, step 2: {image.path}" in cli("metrics", future.run).stdout
+        (tmp_path / "end").touch()
+        assert future.result(60) == 2
+    assert cli.json("metrics", future.run)["images"] == [listed], "after the pool has ended"
 
 
 @pytest.mark.proof("1 s of a processor")

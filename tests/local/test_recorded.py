@@ -20,6 +20,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.past_pool_views import load_finished_pool
 from skyward_core.store.recording_file import RecordingReader
 from tests.support.cli import Cli
+from tests.support.images import picture
 from tests.support.waiting import wait_until
 
 QUIET = sky.Options(console=False)
@@ -35,6 +36,7 @@ def train(gate: str) -> int:
     print(SECRET, flush=True)
     for step in range(5):
         sky.log(loss=1.0 / (1 + step))
+    sky.log_image("canvas", picture(), step=4)
     while not Path(gate).exists():
         time.sleep(0.02)
     if rank == 1:
@@ -48,6 +50,7 @@ def key(module_home: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     gate = tmp_path_factory.mktemp("gate") / "open"
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as beside:
         patch.setattr(machine_metrics, "LONG_RUN", 0.01)
+        patch.chdir(gate.parent)  # Ranks write the files of their images there.
         with sky.Compute(name="seen", nodes=1, worker=sky.Worker(ranks_per_node=2), options=QUIET) as compute:
             key = compute.pool.row.key
             future = beside.submit(lambda: train(str(gate)) @ compute)
@@ -87,6 +90,9 @@ def test_recording_of_a_pool_replays_its_logs_metrics_and_outcomes(key: str, led
     assert view.runs[run.run].counts == recalled.runs[run.run].counts
     assert view.runs[run.run].root_cause == recalled.runs[run.run].root_cause
     assert view.metrics.history(run.run, 1, "loss") == recalled.metrics.history(run.run, 1, "loss")
+    (image,) = view.metrics.images(run.run)
+    assert (image.rank, image.step, image.preview) == (0, 4, picture())
+    assert [image] == recalled.metrics.images(run.run)
     ring = view.logs.for_run(run.run).rank(0)
     assert ring.lines(0, ring.end) == ["password=***", f"a token {SECRET}"]
     assert view.machines is not None and view.machines.nodes[0].host.seen > 1

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import re
+import sys
+from base64 import b64decode
+from fcntl import ioctl
+from io import BytesIO
+from struct import pack
+from termios import TIOCSWINSZ
 
 import pytest
+from PIL import Image
 from rich.cells import cell_len
 from textual.geometry import Size
 from textual.pilot import Pilot
@@ -20,8 +29,10 @@ from skyward_tui.panels.machine_metrics import GIB, MachineGrid
 from skyward_tui.panels.rank_metrics import MetricsPane
 from skyward_tui.screens.run import RunScreen, pool_status
 from skyward_tui.text.rank_states_from_views import rank_states
+from skyward_tui.widgets.metric_charts import draw_image, image_protocol
 from tests.support.app_driver import on_run_screen, open_pool, press, screen_text, until
 from tests.support.fake_session import FakeSession, logged, value
+from tests.support.images import bomb, flat, log_image, picture
 from tests.support.machines import measured
 
 
@@ -310,3 +321,149 @@ async def test_panel_painted_for_another_size_is_not_shown(
             widget.render_line(0)
             monkeypatch.setattr(type(widget), "size", Size(widget.size.width - 10, widget.size.height))
             assert widget.render_line(0).cell_length == widget.size.width
+
+
+def cells(app: SkywardApp, text: str) -> list[tuple[str, str, str]]:
+    """Return text, colour and background of the segments of the screen that contain a text."""
+    strips = app.screen._compositor.render_strips()
+    segments = [segment for strip in strips for segment in strip if segment.style is not None and text in segment.text]
+    styles = ((segment.text, segment.style.color, segment.style.bgcolor) for segment in segments if segment.style)
+    return [(text, *(each.get_truecolor().hex if each else "" for each in colors)) for text, *colors in styles]  # type: ignore[misc]
+
+
+async def test_newest_images_are_shown_in_half_blocks(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    view, run = session.pool_with_run("llama-ft", 2)
+    log_image(view, run.id, "samples", picture(), step=None)
+    async with on_run_screen(app, (120, 40), until="5 metrics  images") as (pilot, _):
+        await until(pilot, " samples  r0")
+        for step in (1200, 1201.5):
+            log_image(view, run.id, "samples", picture(), step=step)
+        log_image(view, run.id, "maps", picture(2, 90), rank=1)
+        await until(
+            pilot, lambda: " samples  step 1,201.5  r0" in screen_text(app) and " maps  step 3  r1" in screen_text(app)
+        )
+        top = cells(app, "▀")[0]
+        assert top[1].startswith("#3") and top[2].startswith("#"), "the upper pixel is dark red"
+        view.metrics.add_values(run.id, 0, 1.0, {"loss": 2.5})
+        await until(pilot, lambda: "5 metrics  rank 0" in screen_text(app) and " loss 2.5" in screen_text(app))
+        assert " samples  step" in screen_text(app), "below the charts"
+        for number in range(8):
+            log_image(view, run.id, f"more{number}", picture())
+        await until(pilot, "images")
+        assert re.search(r"\+\d images", screen_text(app))
+
+
+async def test_images_of_a_small_panel_are_shown_by_the_zoom_key(app: SkywardApp, session: FakeSession) -> None:
+    view, run = session.pool_with_run("llama-ft", 2)
+    view.metrics.add_values(run.id, 0, 1.0, {"loss": 2.5})
+    log_image(view, run.id, "samples", picture())
+    async with on_run_screen(app, (80, 24), until=" loss 2.5") as (pilot, _):
+        assert "samples" not in screen_text(app)
+        await press(pilot, "5", "z", until=" samples  step 3  r0")
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"", "images/x.png"),
+        (b"GIF89a", "images/x.png (invalid)"),
+        (picture()[:60], "images/x.png (invalid)"),
+        (picture().replace(b"IDAT", b"IDOT"), "images/x.png (invalid)"),
+        (bomb(), "images/x.png (invalid)"),
+        (flat(2100), "images/x.png (invalid)"),
+    ],
+)
+async def test_hostile_image_shows_only_the_name_of_its_file(
+    data: bytes, shown: str, app: SkywardApp, session: FakeSession
+) -> None:
+    view, run = session.pool_with_run("llama-ft", 2)
+    log_image(view, run.id, "\x1b]0;title\x07\x1b[2Jred\n" + "x" * 999, data)
+    async with on_run_screen(app, (120, 40), until=shown) as (_, screen):
+        assert "red↵xxx" in screen_text(app) and "title" not in screen_text(app)
+        assert not any("\x1b" in segment.text for strip in metrics_of(screen)._lines_now() for segment in strip)
+
+
+async def test_images_without_pillow_or_colours_show_their_file(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view, run = session.pool_with_run("llama-ft", 2)
+    log_image(view, run.id, "samples", picture())
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "PIL", None)
+        async with on_run_screen(app, (120, 40), until="images/x.png (install skyward-tui[images] to show it)"):
+            pass
+    monkeypatch.setenv("NO_COLOR", "1")
+    bare = SkywardApp(lambda: session, clock=lambda: session.now)
+    async with on_run_screen(bare, (120, 40), until="images/x.png"):
+        assert "▀" not in screen_text(bare)
+
+
+async def test_kitty_receives_the_image_and_its_place(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-kitty")
+    view, run = session.pool_with_run("llama-ft", 2)
+    log_image(view, run.id, "samples", picture())
+    sent: list[str] = []
+    async with on_run_screen(app, (120, 40), until=" samples  step 3") as (pilot, screen):
+        assert app._driver is not None
+        monkeypatch.setattr(app._driver, "write", sent.append)
+        log_image(view, run.id, "samples", picture(30, 10), step=4)
+        await until(pilot, " samples  step 4")
+        rows = [text for text, _, _ in cells(app, chr(0x10EEEE))]
+        first, last = (each for each in sent if each.startswith("\x1b_G"))
+        keys, _, data = first.removeprefix("\x1b_G").removesuffix("\x1b\\").partition(";")
+        assert Image.open(BytesIO(b64decode(data))).size == (30, 10) and last == "\x1b_Gm=0;\x1b\\"
+        sizes = dict(each.split("=") for each in keys.split(","))
+        assert (int(sizes["r"]), int(sizes["c"])) == (len(rows), cell_len(rows[0])) and sizes["q"] == "2"
+        assert len({row[1] for row in rows}) == len(rows), "each row has its mark"
+        view.metrics.add_values(run.id, 0, 1.0, {"loss": 2.5})
+        await until(pilot, " loss 2.5")
+        for number in (1.25, 1.5):
+            sent.clear()
+            size = metrics_of(screen).size
+            view.metrics.add_values(run.id, 0, 2.0, {"loss": number})
+            await until(pilot, f"│ loss {number}")
+        assert size == metrics_of(screen).size
+        assert [each[:50] for each in sent if "a=T" in each] == [], "a repaint does not send the image again"
+    ascii_app = SkywardApp(lambda: session, clock=lambda: session.now, plain=True)
+    async with on_run_screen(ascii_app, (120, 40), view.key, until=" samples  step 4"):
+        assert '""""' in screen_text(ascii_app) and "????" not in screen_text(ascii_app)
+
+
+def test_large_image_is_sent_to_kitty_in_parts() -> None:
+    sent: list[str] = []
+    Image.effect_noise((800, 600), 90).save(file := BytesIO(), "PNG")
+    rows = draw_image(file.getvalue(), 300, 90, "kitty", 7, sent.append)
+    parts = [each.removeprefix("\x1b_G").removesuffix("\x1b\\").partition(";") for each in sent]
+    assert max(len(data) for _, _, data in parts) == 4096 and {keys for keys, _, _ in parts[1:]} == {"m=1", "m=0"}
+    image = Image.open(BytesIO(b64decode("".join(data for _, _, data in parts))))
+    assert image.size == (320, 240) and parts[0][0].endswith("m=1")
+    assert [row.cell_length for row in rows] == [56] * 21, "as many rows as Kitty's marks"
+
+
+def test_protocol_of_images_follows_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert image_protocol({"TERM": "xterm-kitty"}) == image_protocol({"TERM": "xterm-ghostty"}) == "kitty"
+    for names in ({}, {"TERM": "tmux-256color", "TERM_PROGRAM": "WezTerm"}, {"TERM": "xterm-256color"}):
+        assert image_protocol(names) == "blocks"
+    monkeypatch.setitem(sys.modules, "textual_image", None)
+    assert image_protocol({"TERM": "foot"}) == "blocks"
+
+
+def test_sixel_picture_has_the_size_of_its_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("textual_image")
+    assert image_protocol({"TERM": "foot"}) == image_protocol({"TERM": "xterm", "TERM_PROGRAM": "WezTerm"}) == "sixel"
+    ours, theirs = pty.openpty()
+    ioctl(theirs, TIOCSWINSZ, pack("4H", 40, 120, 1200, 800))  # cells of 10 x 20 pixels
+    with open(theirs, "w") as terminal:
+        monkeypatch.setattr(sys, "__stdout__", terminal)
+        rows = draw_image(picture(), 30, 30, "sixel", 1, lambda _: None)
+    os.close(ours)
+    assert [row.cell_length for row in rows] == [*[0] * 9, 30]
+    text, sixels = rows[-1]
+    assert text.text == " " * 30 and sixels.control
+    assert sixels.text.startswith("\x1b7\x1b[30D\x1b[10A\x1b[B\x1bP") and sixels.text.endswith("\x1b\\\x1b8")
+    assert '"1;1;300;200' in sixels.text

@@ -27,6 +27,7 @@ from tests.support.app_driver import (
     until,
 )
 from tests.support.fake_session import FakeSession, done, failed_run, logged, value
+from tests.support.images import log_image, picture
 from tests.support.leftovers import leftovers
 from tests.support.machines import measured
 from tests.support.past import past_run, some_comparison, some_past
@@ -116,6 +117,18 @@ async def test_metrics_panel_snapshot(app: SkywardApp, session: FakeSession, sna
     view, run = training(session)
     logged(view, run, session)
     await show(app, snap, "metrics", size, ["enter", "5"], "loss")
+
+
+@at_usual_sizes
+async def test_logged_images_snapshot(
+    app: SkywardApp, session: FakeSession, snap: Snap, size: Size, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    view, run = training(session)
+    logged(view, run, session)
+    for name, step in (("samples", 59), ("attention", None), ("reconstruction", 40)):
+        log_image(view, run.id, name, picture() if name != "reconstruction" else b"", step=step)
+    await show(app, snap, "images", size, ["enter", "5", "z"], "samples  step 59  r0")
 
 
 @at_every_size

@@ -31,7 +31,7 @@ from skyward_core.node.worker.result_pickles_and_summaries import PickledValue, 
 from skyward_core.node.worker.stdio import CapturedStreams
 from skyward_core.node.worker.stop_signal import Stopped, StopSignal, enable_stack_dumps
 from skyward_core.protocol.frame_codec import MAX_INLINE_BYTES, WINDOW, AnyHeader, Header
-from skyward_core.protocol.node_paths import MARKS, METRICS, NodePaths, log_stem
+from skyward_core.protocol.node_paths import IMAGE_SLOTS, MARKS, METRICS, NodePaths, log_stem
 from skyward_core.runtime import import_hooks_gc_pause_and_alias, metric_logging, preemption
 from skyward_core.runtime.instance_info_and_attempt import (
     import_for_call,
@@ -115,7 +115,8 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
 
     import_hooks_gc_pause_and_alias.call_when_imported(catch_breakpoints, "pdb")  # breakpoint() also imports pdb.
     import_hooks_gc_pause_and_alias.call_when_imported(shorten_stacks, "traceback")
-    flush_metrics = metric_logging.start_writer(log_path + METRICS, config.log_limit)
+    images = f"{paths.spool}/{log_stem(int(rank), IMAGE_SLOTS + int(number))}{METRICS}"
+    flush_metrics = metric_logging.start_writer(log_path + METRICS, config.log_limit, images)
     if scan is not None:
         metric_logging.forward_libraries()
     worker = WorkerProcess(socket_path, paths, config, streams, flush_metrics, stacks, scan)

@@ -109,7 +109,7 @@ def metrics(console: Console, run: str, prometheus: bool, port: int | None, to: 
 
         check_output(output, ENDINGS)
     with open_session(console) as session:
-        found, labels = _load_curves(session, run, console)
+        found, images, labels = _load_curves(session, run, console)
         if port is not None:
             return _serve(session, run, port, labels, console)
     for note in found.notes:
@@ -124,7 +124,10 @@ def metrics(console: Console, run: str, prometheus: bool, port: int | None, to: 
             console.print_line(line)
     elif not console.as_json:
         console.print_table([("name", "source", "last", "points"), *_newest_rows(found)])
-    console.result(labels | {"curves": [curve_json(curve) for curve in found]})
+        for each in images:
+            step = "" if each["step"] is None else f", step {each['step']:,.12g}"
+            console.print_line(f"image {each['name']}, rank {each['rank']}{step}: {each['path']}")
+    console.result(labels | {"curves": [curve_json(curve) for curve in found], "images": images})
     return None
 
 
@@ -149,20 +152,22 @@ def _serve(session: Session, word: str, port: int, labels: Mapping[str, str], co
     server.shutdown()
 
 
-def _load_curves(session: Session, word: str, console: Console) -> tuple[Curves, dict[str, str]]:
+def _load_curves(session: Session, word: str, console: Console) -> tuple[Curves, list[Any], dict[str, str]]:
+    """Return all metrics of a run, the newest image of each name, and the labels of the run."""
     row = resolve_run(session, word)
     pool = session.ledger.pool(row.token)
-    labels = {"pool": pool.name, "run": row.run}
+    labels, logged = {"pool": pool.name, "run": row.run}, load_all_metrics(session.ledger, row)
+    images = [{name: getattr(each, name) for name in each._fields[:-1]} for each in logged.images(row.run)]
     if pool.ended_at is None:
         try:
             view = session.start_sampling(pool.key).result()
-            return build_curves(view, view.runs.get(row.run), load_all_metrics(session.ledger, row)), labels
+            return build_curves(view, view.runs.get(row.run), logged), images, labels
         except PoolError as error:
             console.note(f"{format_error(error)}; showing the metrics saved on this machine")
     view = session.load_ended_pool(pool.key).result()
-    saved = build_curves(view, view.runs.get(row.run), load_all_metrics(session.ledger, row))
+    saved = build_curves(view, view.runs.get(row.run), logged)
     saved.notes.append("the metrics of the machines no longer exist; showing only the metrics of the ranks")
-    return saved, labels
+    return saved, images, labels
 
 
 def _newest_rows(found: Curves) -> Sequence[tuple[str, str, str, str]]:
