@@ -704,7 +704,7 @@ FILE_FRAMES: FrameSchemas = {
     "output": FrameSchema(
         'Request of the client for a file that ranks wrote. The answer is "comes", followed by the file and "whole".',
         OUTPUT_KEYS,
-        {"at": is_count, "hashes": is_bool},
+        {"at": is_count, "hashes?": is_bool},
     ),
     "go": FrameSchema("The node is ready to receive the blob."),
     "whole": FrameSchema(

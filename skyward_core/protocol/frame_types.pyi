@@ -985,7 +985,7 @@ class FileOutput(TypedDict):
     path: str
     version: str
     at: int
-    hashes: bool
+    hashes: NotRequired[bool]
 
 class FileGo(TypedDict):
     t: Literal["go"]
