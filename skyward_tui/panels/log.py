@@ -66,6 +66,9 @@ def parse_time(text: str, newest: float) -> float | None:
 
 
 ROWS, ROWS_SHORT = 10, 5  # number of traceback lines above the panels, on tall and on short screens
+# parts of a traceback that are left out, in this order, if the traceback is too long: marks below code, frames of
+# installed libraries, and the title
+_LESS_USEFUL = (r"(?m)^ +[~^]+\n", r'(?m)^  File ".*/lib/python3.*\n(    .*\n)*', r"Traceback .*\n")
 
 
 class CauseLines(Static):
@@ -98,7 +101,7 @@ class CauseLines(Static):
             return
         error, cause = outcome.error or ErrorInfo(state_style(outcome.kind).word, ""), run.root_cause
         self.text = error.traceback
-        lines = error.traceback.strip().splitlines()[-(ROWS_SHORT if short else ROWS) :]
+        lines = _shorten_traceback(error.traceback.strip(), ROWS_SHORT if short else ROWS)
         head = f"{state_style(outcome.kind).glyph} {failure(outcome.kind, error.type, one_line(error.message))}"
         stopped = [each.rank for each in run.outcomes() if each.kind == "collateral"]
         more = f"  stopped because of this failure: r{format_ranges(stopped)}" if stopped and not short else ""
@@ -106,6 +109,14 @@ class CauseLines(Static):
         self.update(Content("\n").join([*content, *(Content.styled(line, "$text-error") for line in lines)]))
         is_cause = cause is not None and cause.rank == rank
         self.border_title = f"{'root cause: ' if is_cause else ''}rank {rank} on n{outcome.node}"
+
+
+def _shorten_traceback(text: str, rows: int) -> list[str]:
+    """Return the most useful lines of a traceback: the frames of the user's code, and the error."""
+    for pattern in _LESS_USEFUL:
+        if text.count("\n") >= rows:
+            text = re.sub(pattern, "", text)
+    return text.splitlines()[-rows:]
 
 
 def _failed_outcome(run: RunView, rank: int) -> Outcome | None:

@@ -14,7 +14,7 @@ from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import Size, press, running_app, screen_text, until
+from tests.support.app_driver import Size, on_run_screen, press, running_app, screen_text, until
 from tests.support.fake_session import NOW, FakeSession, failed_run
 from tests.tui.conftest import log_of
 
@@ -78,6 +78,20 @@ async def test_exception_is_shown_above_the_panels_of_a_failed_run(
         await press(pilot, "enter", until="✗ ZeroDivisionError: division by zero  (e: details)")
         assert "    return total / count" in screen_text(app) and "the last line of rank 2" in screen_text(app)
         await press(pilot, "left_square_bracket", until=lambda: "return total / count" not in screen_text(app))
+
+
+async def test_small_screen_shows_the_frames_of_the_users_code(app: SkywardApp, session: FakeSession) -> None:
+    torch = '  File "/x/lib/python3.12/site-packages/torch/c10d.py", line 2572, in get_rank\n    group = default()\n'
+    own = '  File "train.py", line 21, in train\n    rank = dist.get_rank()\n           ^^^^^^^^^^^^^^^\n'
+    text = f"Traceback (most recent call last):\n{own}{torch}            ~~~~~~~^^\n{torch}ValueError: no group\n"
+    view, run = session.pool_with_run("llama-ft", 1)
+    session.end_rank(view, run, 0, "raised", error=ErrorInfo("ValueError", "no group", text))
+    session.end_run(view, run, "failed", RootCause(0, "raised", "ValueError", "no group"))
+    async with on_run_screen(app, (80, 24), until="rank = dist.get_rank()") as (pilot, _):
+        assert "^^^" not in screen_text(app) and "site-packages" not in screen_text(app)
+        await pilot.resize_terminal(120, 40)
+        await until(pilot, "site-packages")
+        assert "Traceback (most recent call last)" in screen_text(app) and "^^^" in screen_text(app)
 
 
 async def test_machine_metrics_are_shown_beside_the_root_cause(app: SkywardApp, session: FakeSession) -> None:
