@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -144,8 +145,9 @@ def _value(track: MetricHistory, figure: str) -> float | None:
 
 # if there are more ranks, healthy ranks have no rows of their own, because painting so many rows takes too long
 MANY_RANKS = 64
-# width in cells of a progress bar; minimum width of a row with a whole bar, because a narrower row shows half a bar
-BAR, ROOMY = 10, 48
+LEAST_BAR, MOST_BAR = 5, 24  # minimum and maximum width in cells of a progress bar
+BESIDE_BAR = 34  # cells of a row beside the bar that are needed before the bar grows; it takes half of the others
+VALUE = 10  # width in cells of a metric's value, so that the metrics of all ranks are in the same columns
 _MOSAIC = 8  # number of ranks per group of the mosaic, if each node has only one rank
 
 
@@ -326,7 +328,7 @@ class RankList(VirtualList[RankState]):
         what, rest = f"{mark.text} ".ljust(11), ""
         parts = [each.progress for each in row.group if each.progress is not None]
         if state.state == "running" and len(parts) == len(row.group):
-            bar = BAR if width >= ROOMY else BAR // 2
+            bar = max(LEAST_BAR, min(MOST_BAR, (width - BESIDE_BAR) // 2))
             done, time = int(min(parts) * bar), ""
             what, rest = f"{mark.glyph} {'━' * done}", f"{'─' * (bar - done)} {100 * min(parts):3.0f} % "
         tail = f" {state.use}" if single and state.use else ""
@@ -336,7 +338,7 @@ class RankList(VirtualList[RankState]):
             silent = f" silent {duration(state.silent)}"
             if not state.text or cell_len(row.note) + len(silent) <= room:
                 room, tail = room - len(silent), f"{silent}{tail}"
-        note = fit_width(clip_parts(row.note, room), room)
+        note = fit_width(_metric_cells(row.note, room) if single else clip_parts(row.note, room), room)
         if self.selected in row.ranks and (single or self.mode == "table"):
             return Content.styled(f"{name}{what}{rest}{time}{figure}{note}{tail}", CURSOR_STYLE)
         hue = rank_style(state.rank) if single and self._has_hues else "bold"
@@ -380,7 +382,7 @@ class RankList(VirtualList[RankState]):
         room = max(0, width - len(head) - len(mark.text) - len(time) - len(figure) - 2)
         return Content.assemble(
             (head, CURSOR_STYLE), " ", (mark.text, mark.style), time, (figure, SHADE_STYLE),
-            (f" {clip(state.note, room)}", "$muted"),
+            (f" {clip_parts(state.note, room)}", "$muted"),
         )  # fmt: skip
 
     def tally(self) -> Content:
@@ -431,6 +433,16 @@ class RankList(VirtualList[RankState]):
             place = (index - len(rows)) * across + group
             if group < across and place < len(blocks) and label <= column < label + len(blocks[place]):
                 self._choose(blocks[place][column - label].rank)
+
+
+def _metric_cells(note: str, room: int) -> str:
+    """Return the note of a rank. Metrics are in columns, and those without enough room are left out."""
+    parts = note.split("  ")
+    if any(part.count(" ") != 1 for part in parts):
+        return clip_parts(note, room)
+    cells = [f"{part}{' ' * (VALUE + cell_len(part.split()[0]) - cell_len(part))}" for part in parts]
+    fits = sum(end <= room + len("  ") for end in accumulate(cell_len(cell) + len("  ") for cell in cells))
+    return "  ".join(cells[:fits]) or clip_parts(note, room)
 
 
 def _figure(state: RankState) -> str:

@@ -15,7 +15,7 @@ from skyward_core.views import events
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.panels.node_phases import MAX_DETAIL_LINES, PhaseBoard
-from skyward_tui.panels.rank_states_and_heat_map import SHADES, STATE, heat_map, heat_metrics, rank_rows
+from skyward_tui.panels.rank_states_and_heat_map import SHADES, STATE, _metric_cells, heat_map, heat_metrics, rank_rows
 from skyward_tui.text.rank_states_from_views import RankState, no_output_reason, rank_states
 from skyward_tui.text.text_width_tables_and_ascii import clip_parts
 from tests.support.app_driver import on_run_screen, press, screen_text, until
@@ -83,6 +83,22 @@ def test_clipped_metrics_are_omitted_as_a_whole() -> None:
     assert clip_parts(message, 22) == clip_parts(message, 35) == "step 75  loss 2.229"
     assert clip_parts(message, 5) == "step…"
     assert clip_parts("12:00:59 step=59", 8) == "12:00:5…"
+
+
+async def test_metrics_of_all_ranks_are_in_the_same_columns(app: SkywardApp, session: FakeSession) -> None:
+    view, run = session.pool_with_run("llama-ft", 1, 2)
+    view.metrics.add_values(run.id, 0, session.now, {"loss": 0.5, "accuracy": 0.25, "lr": 1})
+    view.metrics.add_values(run.id, 1, session.now, {"loss": 0.009558, "accuracy": 0.75, "lr": 1})
+    async with on_run_screen(app, (80, 24)) as (pilot, _):
+        await press(pilot, "1", until="loss 0.009558   accuracy 0.75")
+        first, second = (line for line in screen_text(app).splitlines() if "accuracy" in line)
+        assert first.index("accuracy") == second.index("accuracy") and "lr 1" in first
+
+
+def test_long_notes_of_ranks_keep_their_words() -> None:
+    assert _metric_cells("no output for 5:04  last: step 3", 80) == "no output for 5:04  last: step 3"
+    assert _metric_cells("loss 0.5  a_very_long_name_of_a_metric 3", 20).rstrip() == "loss 0.5"
+    assert _metric_cells("loss 0.25", 6) == "loss…"
 
 
 # Ranks shown by a figure in place of their state: one key goes through what figures there are.
