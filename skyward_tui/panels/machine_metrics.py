@@ -125,6 +125,8 @@ GPU_WIDTHS = (6, 10, 12, 8, 7)
 LEAST_CURVE = 24  # minimum width in cells of a curve
 _LEAST_ROWS = 4  # minimum rows of the panel, so that there is space for curves if the pool has few nodes
 MOST_ROWS = 9  # maximum rows of one node
+# rows of the curve of a rate that was never above IDLE_RATE bytes/s, with its title, so that the others are taller
+IDLE_ROWS, IDLE_RATE = 2, 10_000.0
 MOST_BELOW = 4  # maximum rows of a curve that is drawn below a node's metrics
 DRAWN_EVERY = 5  # number of new samples between two drawings of a curve
 
@@ -313,21 +315,25 @@ class MachineGrid(PaintedLines):
         """Return one curve per metric, for a pool whose only machine has no GPUs; empty if the curves do not fit."""
         machine, host = rows[0].machine, rows[0].machine.host
         shown = [each for each in HOST_METRICS if host.maximum(each[1]) >= 1]
-        tall = min(MOST_ROWS, (height - 1 - bool(rows[0].remark)) // max(1, len(shown)))
+        busy = [each for each in shown if each[2] != "B/s" or host.maximum(each[1]) >= IDLE_RATE]
+        idle_rows = IDLE_ROWS * (len(shown) - len(busy))
+        tall, spare = divmod(height - 1 - bool(rows[0].remark) - idle_rows, max(1, len(busy)))
         if len(rows) > 1 or machine.gpus or not shown or width < LEAST_CURVE or tall < 2:
             return []
         title = f" {self._labels[next(iter(self._machines))]}  last {duration(span[1] - span[0])}"
         strips = [Strip([Segment(title, self._plain + self._style("muted")), *self._legend()])]
         if rows[0].remark:
             strips.append(Strip(self._remark_row(rows[0].remark)))
-        for label, metric, unit, whole in shown:
+        for each in shown:
+            label, metric, unit, whole = each
+            room = IDLE_ROWS if each not in busy else tall + (busy.index(each) < spare)
             full = host.latest.get(whole, 0.0) if isinstance(whole, str) else whole or host.maximum(metric)
             value = host.latest.get(metric, 0.0)
             text = quantity(value, unit) + ("" if whole else f", most {quantity(full, unit)}")
             if isinstance(whole, str):
                 text = f"{value / GIB:.1f} of {full / GIB:.1f} GiB"
             strips.append(Strip([Segment(f" {label}  {text}", self._plain)]))
-            lines = self._drawn(list(zip(*host.trace(metric), strict=True)), full or 1.0, width - 1, tall - 1, span)
+            lines = self._drawn(list(zip(*host.trace(metric), strict=True)), full or 1.0, width - 1, room - 1, span)
             for at, line in enumerate(lines):
                 colour = self._ramp(1 - at / len(lines)) if whole else self._plain + self._style("curve")
                 strips.append(Strip([Segment(f" {line}", colour)]))

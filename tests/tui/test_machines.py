@@ -114,6 +114,19 @@ async def test_every_gpu_metric_has_a_chart(app: SkywardApp, session: FakeSessio
         await until(pilot, "NVLink out, % of 9 GB/s")
 
 
+async def test_curves_fill_the_panel_and_an_idle_network_has_one_row(app: SkywardApp, session: FakeSession) -> None:
+    book = measured_later(session, 1)
+    for at in range(40):
+        node = {"cpu": 90.0, "memory_used": 20e9, "memory_total": 24e9, "net_in": 300.0, "disk_write": 5e6}
+        book.feed(0, json.dumps({"at": session.now - 40 + at, "node": node}).encode())
+    async with on_run_screen(app, (80, 24)) as (pilot, _):
+        await press(pilot, "6", "z", until="net in  300 bytes/s")
+        rows = [line.strip("│ ") for line in screen_text(app).splitlines()]
+        titles = [rows.index(next(row for row in rows if row.startswith(name))) for name in ("CPU", "net", "disk")]
+        assert titles[2] - titles[1] == 2 < titles[1] - titles[0]
+        assert all(rows[titles[0] : -2]), "no row of the panel is empty"
+
+
 async def test_missing_gpu_metric_has_no_chart(app: SkywardApp, session: FakeSession) -> None:
     book = measured_later(session, 1, 2)
     book.feed(0, json.dumps({"at": session.now, "node": {}, "gpus": [{"util": 5}, {}]}).encode())
