@@ -230,8 +230,9 @@ class PastRunList(CursorList[PastRun]):
         }  # fmt: skip
         # Choose the most important columns that fit, and leave at least _LEAST_NOTE cells for the column with errors.
         order = [self.sort_column, "outcome", "when", "took", "function", *self._metrics[:2], *self._arguments[:1]]
-        order += ["pool", "cost", *self._metrics[2:4], *self._arguments[1:3], *(["run"] if roomy else []), "script"]
-        room, taken = width - self.MARGIN - _LEAST_NOTE, set[str]()
+        costs = ["cost"] if any(run.dollars != 0 for run in self._found) else []
+        order += ["pool", *costs, *self._metrics[2:4], *self._arguments[1:3], *(["run"] if roomy else []), "script"]
+        room, taken = width - self.MARGIN - max(_LEAST_NOTE, width // 5), set[str]()
         for column in dict.fromkeys(order):
             if room >= abs(widths[column]) + 1 or len(taken) < 4:
                 room -= abs(widths[column]) + 1

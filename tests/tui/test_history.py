@@ -76,6 +76,16 @@ async def test_history_is_sorted_by_keys(app: SkywardApp, session: FakeSession, 
         await press(pilot, "left", until="LR▲")
 
 
+@pytest.mark.parametrize("dollars", [0.0, 1.5, None])
+async def test_cost_has_a_column_only_if_a_run_cost_anything(
+    app: SkywardApp, session: FakeSession, dollars: float | None
+) -> None:
+    session.past = [past_run(1, dollars=0.0), past_run(2, dollars=dollars)]
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "H", until="o R sort")
+        assert ("COST" in screen_text(app)) == (dollars != 0.0)
+
+
 async def test_history_ranks_runs_by_their_metrics_and_arguments(app: SkywardApp, session: FakeSession) -> None:
     losses = {1: (0.5, 0.2), 2: (0.4, 0.1), 3: (0.3, 0.3)}
     session.past = [past_run(4, arguments=("epochs=5",))] + [
