@@ -99,7 +99,7 @@ def outlier_metrics(book: MachineMetrics) -> dict[Place, list[str]]:
 
 
 def usage_summary(book: MachineMetrics) -> str:
-    """Return the current use of all machines together, such as ``cpu 86 %  memory 7 % of 24 GB  net 4.1 MB/s``. Nodes
+    """Return the current use of all machines together, such as ``cpu 86 %  memory 7 % of 24 GiB  net 4.1 MB/s``. Nodes
     on the same machine count once."""
     machines = {machine.boot or str(node): machine for node, machine in book.nodes.items()}.values()
     hosts = [machine.host.latest for machine in machines if machine.host.seen]
@@ -113,7 +113,7 @@ def usage_summary(book: MachineMetrics) -> str:
             parts.append(f"{label} {sum(values) / len(values):.0f} %")
         held, whole = (sum(each.get(name, 0.0) for each in latest) for name in (used, total))
         if whole:
-            parts.append(f"memory {share(held, whole)} of {format_size(whole)}")
+            parts.append(f"memory {share(held, whole)} of {whole / 2**30:,.0f} GiB")
     if hosts:
         traffic = sum(each.get("net_in", 0.0) + each.get("net_out", 0.0) for each in hosts)
         parts.append(f"net {quantity(traffic, 'B/s')}")

@@ -106,7 +106,13 @@ async def test_run_shows_progress_and_machine_curves_then_its_cause(app: Skyward
         node = {"cpu": cpu, "memory_used": 2.0 * GIB, "memory_total": 8.0 * GIB, "net_in": 5e6}
         book.feed(0, json.dumps({"at": session.now + at, "node": node}).encode() + b"\n")
     async with on_run_screen(app, (160, 48), until="r3 n0 ● ━━━━━─────  50 % loss 0.0125") as (pilot, screen):
-        for text in ("CPU  90 %", "memory  2.0 of 8.0 GiB", "net in  5 MB/s, most 5 MB/s", "▇ to 80"):
+        for text in (
+            "CPU  90 %",
+            "memory  2.0 of 8.0 GiB",
+            "memory 25 % of 8 GiB",
+            "net in  5 MB/s, most 5 MB/s",
+            "▇ to 80",
+        ):
             await until(pilot, text)
         assert screen.panels["log"].region.x == 56 and "before the failure" not in screen_text(app)
         session.end_rank(view, run, 2, "raised", error=ErrorInfo("ValueError", "bad", "Traceback:\nValueError: bad\n"))
