@@ -130,8 +130,8 @@ class SkywardApp(App[None]):
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (MIN_HEIGHT, "-short"), (30, "-tall")]  # noqa: RUF012
     CSS: ClassVar[str] = """
     ToastRack { display: none; }
-    CommandPalette > Vertical { width: 100%; max-width: 90; }
-    CommandPalette #--results { max-width: 90; }
+    CommandPalette > Vertical { width: 100%; max-width: 90; margin-top: 1; }
+    CommandPalette #--results { max-width: 90; max-height: 85vh; }
     CommandPalette SearchIcon { display: none; }
     """
 
@@ -946,7 +946,7 @@ class SkywardApp(App[None]):
 
         if not isinstance(self.screen, HelpScreen):
             below = self._front_screen
-            self.push_screen(HelpScreen() if below is None else HelpScreen(below.SCOPE, below.context))
+            self.push_screen(HelpScreen() if below is None else HelpScreen(below.SCOPE, below.preferred_actions))
 
     @work(group="commands")
     async def action_own_command(self, number: int) -> None:

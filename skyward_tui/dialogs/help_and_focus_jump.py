@@ -18,11 +18,11 @@ from textual.widget import Widget
 from textual.widgets import Input, Label, Static
 
 from skyward_tui.dialogs.basic_dialogs import Dialog, DismissOnceScreen
-from skyward_tui.ui.actions import HINTS, SCOPES, Action, actions_by_id, actions_in, bindings, scopes_of
+from skyward_tui.ui.actions import SCOPES, Action, actions_in, bindings, scopes_of
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.screen_frame_and_replay_line import TextLine
 
-KEYS = 15  # width in cells of the column with keys
+MOST_KEYS = 9  # maximum width in cells of the column with keys
 MIN_WORDS = 20  # minimum width in cells of the descriptions of keys
 # minimum width and gap of the help's columns, in cells; maximum number of columns
 MIN_COLUMN, GAP, MAX_COLUMNS = 46, 2, 3
@@ -39,8 +39,7 @@ class HelpScreen(Dialog[None]):
 
     Args:
         scope: Scope whose actions are listed first.
-        context: Key in :data:`skyward_tui.ui.actions.HINTS` of the part that has the focus. Its actions come before all
-            others.
+        preferred: Actions that come before all others.
     """
 
     BINDINGS = bindings("help")
@@ -48,10 +47,10 @@ class HelpScreen(Dialog[None]):
     DEFAULT_CSS = read_style_sheet(__file__, "help")
     heading = "keys"
 
-    def __init__(self, scope: str = "", context: str = "") -> None:
+    def __init__(self, scope: str = "", preferred: Sequence[Action] = ()) -> None:
         super().__init__()
         self._scope = scope
-        self._hinted = context
+        self._preferred = preferred
         self._focused: list[str] = []
 
     def on_mount(self) -> None:
@@ -86,17 +85,16 @@ class HelpScreen(Dialog[None]):
         first = tuple(sorted(dict.fromkeys((*self._focused, *first)), key="panel".__eq__))
         first = ("replay", *first) if self.app.REPLAYS else first
         others = [scope for scope in SCOPES if scope not in (*first, "replay", "app")]
-        here = list(actions_by_id(*HINTS.get(self._hinted, ())))
-        near = [("Most used here", here), *((SCOPES[each], actions_in(each)) for each in (*first, "app"))]
+        near = [("Most used here", self._preferred), *((SCOPES[each], actions_in(each)) for each in (*first, "app"))]
         near.append(("Your commands", iter(self.app.own_commands)))
         far = [(SCOPES[each], actions_in(each)) for each in others]
         own = (width - GAP * (columns - 1)) // columns
         lines = list[Content]()
-        for blocks, omitted in ((near, here), (far, [])):
+        for blocks, omitted in ((near, self._preferred), (far, ())):
             entries = [
                 entry
                 for title, actions in blocks
-                for entry in self._entries(title, actions, [] if actions is here else omitted, own)
+                for entry in self._entries(title, actions, () if actions is self._preferred else omitted, own)
             ]
             lines += _in_columns(entries, columns, own)
         return Content("\n").join(lines) if lines else Content("No key matches this filter.")
@@ -107,14 +105,16 @@ class HelpScreen(Dialog[None]):
         """Yield the lines for each action that matches the filter, with a title before the first action."""
         words = self.query_one("#words", TextLine).value.casefold().split()
         head = [Content(""), Content.styled(title, "bold $text-accent")]
-        for action in actions:
-            keys = " ".join(action.shown_keys(self.app.keys))
+        shown_keys = [(action, " ".join(action.shown_keys(self.app.keys))) for action in actions]
+        indent = min(MOST_KEYS, 4 + max((len(keys) for _, keys in shown_keys), default=0))
+        for action, keys in shown_keys:
             text = f"{action.help}{'  (asks first)' if action.dangerous else ''}"
             if action in omitted or not all(word in f"{keys} {text}".casefold() for word in words):
                 continue
-            first, *rest = textwrap.wrap(text, max(MIN_WORDS, width - KEYS))
-            shown = Content.assemble((f"  {keys:<{KEYS - 3}} ", "bold"), first)
-            yield [*head, shown, *(Content(f"{' ' * KEYS}{line}") for line in rest)]
+            more = " " * max(0, len(keys) + 4 - indent)  # cells of the first line that long keys occupy
+            first, *rest = textwrap.wrap(text, max(MIN_WORDS, width - indent), initial_indent=more)
+            shown = Content.assemble((f"  {keys:<{indent - 4}}  ", "bold"), first.strip())
+            yield [*head, shown, *(Content(f"{' ' * indent}{line}") for line in rest)]
             head = []
 
     def on_input_submitted(self) -> None:

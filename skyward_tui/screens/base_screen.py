@@ -152,7 +152,7 @@ class BaseScreen(DismissOnceScreen[Result]):
         return ()
 
     def _show_hints(self) -> None:
-        preferred = list(dict.fromkeys(actions_by_id(*self.first_hints, *HINTS.get(self.context, ()))))
+        preferred = self.preferred_actions
         others = [action for action in actions_in(self.SCOPE) if action.label and action not in preferred]
         last = [each for each in actions_by_id(*GLOBAL_HINTS) if each.scope in (self.SCOPE, "app")]
         last = [action for action in last if action.id not in self.first_hints]
@@ -161,6 +161,12 @@ class BaseScreen(DismissOnceScreen[Result]):
             hints, last = ([action for action in each if action.is_read_only] for each in (hints, last))
         self._message.hide_old(self.app.wall_time())
         self._hint_bar.show(self._hints_for(hints), self._hints_for(last))
+
+    @property
+    def preferred_actions(self) -> list[Action]:
+        """Actions that come first in the hint line and in the help."""
+        actions = dict.fromkeys(actions_by_id(*self.first_hints, *HINTS.get(self.context, ())))
+        return [action for action in actions if self.is_hint_worthy(action)]
 
     def can(self, action: str) -> bool:
         """Check whether a Textual action is available now."""
@@ -280,8 +286,9 @@ def commands(app: SkywardApp, screen: Screen[Any]) -> Iterator[SystemCommand]:
     for action in (*actions_in(*scopes), *app.own_commands):
         if action.call == "app.command_palette":
             continue
-        keys = " ".join(action.shown_keys(app.keys))
-        yield SystemCommand(action.help, keys, partial(app.run_action, action.call, screen))
+        # keys are part of the text, because a help text would occupy a row of its own
+        text = f"{action.help}  {' '.join(action.shown_keys(app.keys))}"
+        yield SystemCommand(text, "", partial(app.run_action, action.call, screen))
 
 
 class CroppedCompositor(Compositor):
