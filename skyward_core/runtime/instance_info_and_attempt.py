@@ -530,9 +530,8 @@ def set_checkpoint_dir(run: str, *, create: bool) -> None:
             script gets the same error when it writes.
     """
     global _working_folder, _checkpoint_run
-    _working_folder = working_folder()
     if run != _checkpoint_run:  # Setting a variable takes longer than the rest of a call's bookkeeping.
-        _checkpoint_run = run
+        _working_folder, _checkpoint_run = working_folder(), run
         os.environ[CHECKPOINT_VARIABLE] = f"{_working_folder}/{CHECKPOINTS}/{run}"
     if create:
         with suppress(OSError):
