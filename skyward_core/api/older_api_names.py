@@ -15,7 +15,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_type_hints
 
 from skyward_core.model.deprecated_and_unknown_arguments import check_function_options
-from skyward_core.model.errors import UsageError
+from skyward_core.model.errors import UsageError, convert_errors
 from skyward_core.model.function import Function, function
 from skyward_core.model.specs import Image, Options, Worker
 from skyward_core.plugins.built_in.torch import BRINGS, Automatic, call_before
@@ -443,10 +443,8 @@ def _parse_command_arguments(name: str, fn: Callable[..., Any], words: list[str]
             continue
         if not has_value and not words:
             raise UsageError(f"{word} of {name} requires a value")
-        try:
+        with convert_errors("", UsageError, ValueError):
             given[parameter.name] = convert_argument(parameter.name, text if has_value else words.pop(0), type_, name)
-        except ValueError as error:
-            raise UsageError(str(error)) from None
     if where not in ("any", "all"):
         raise UsageError(f"--node {where!r:.60} is not supported. Use any or all.")
     missing = [each.name for each in parameters.values() if each.default is each.empty and each.name not in given]

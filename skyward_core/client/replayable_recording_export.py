@@ -9,6 +9,7 @@ import heapq
 import json
 import resource
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
@@ -193,10 +194,8 @@ class RecordingExporter:
 def _samples(entry: Entry) -> Iterator[tuple[bytes, float]]:
     """Yield the machine samples of a recorded entry, each with its time converted to this machine's clock."""
     for line in entry["text"].splitlines(keepends=True):
-        try:
+        with suppress(ValueError, TypeError, KeyError, RecursionError):
             yield line.encode(), float(json.loads(line)["at"]) + entry["ahead"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            continue
 
 
 def _raise_file_limit(folder: Path) -> None:

@@ -728,10 +728,9 @@ class Session(SessionInterface):
         """Check whether the ranks of a pool work in folders of this machine, so that their output files are already
         here.
         """
-        try:
+        with suppress(SkywardError):  # without the provider's package, assume that the ranks work on other machines
             return isinstance(providers.provider_from_json(pool.provider), RunsHere)
-        except SkywardError:  # without the provider's package, assume that the ranks work on other machines
-            return False
+        return False
 
     @verb
     async def unfetched_files(self, pool: str) -> Unfetched:

@@ -347,14 +347,14 @@ def convert_errors(
     """Raise the errors of a block as errors of another type.
 
     Args:
-        failure: What failed: the beginning of the message, before the cause.
+        failure: What failed: the beginning of the message, before the cause. "" for the cause alone.
         kind: Type of the raised error.
         caught: Types of the errors to convert.
     """
     try:
         yield
     except caught as error:
-        raise kind(f"{failure}: {error}") from error
+        raise kind(f"{failure}: {error}" if failure else str(error)) from error
 
 
 def root_cause_exit_code(cause: RootCause | None) -> int:

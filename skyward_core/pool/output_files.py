@@ -17,7 +17,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from skyward_core.model.errors import LedgerError, PoolError, UsageError
+from skyward_core.model.errors import LedgerError, PoolError, UsageError, convert_errors
 from skyward_core.model.output_files import (
     CHANGED_MESSAGE,
     FetchedFile,
@@ -1047,10 +1047,9 @@ class Outputs:
 
     def _had_runs(self) -> bool:
         """Check whether any run could have written files."""
-        try:
+        with suppress(LedgerError):
             return bool(self._context.ledger.runs(self._context.token))
-        except LedgerError:
-            return True
+        return True
 
     async def _fetch_with_progress(self, found: FileListing, files: Sequence[WrittenFile]) -> str:
         """Fetch files and publish the progress of the teardown. Return the error, or ""."""
@@ -1097,10 +1096,8 @@ def _checkpoint_folder(path: str) -> str:
 
 
 def _validate_patterns(patterns: Sequence[str]) -> list[str]:
-    try:
+    with convert_errors("", UsageError, ValueError):
         return [normalize_pattern(each) for each in patterns]
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def newest_within(files: Sequence[WrittenFile], most: int) -> list[WrittenFile]:

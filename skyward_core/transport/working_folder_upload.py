@@ -27,7 +27,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from skyward_core.model.errors import PoolError
+from skyward_core.model.errors import PoolError, convert_errors
 from skyward_core.model.output_files import BY_PRODUCTS
 from skyward_core.model.specs import Interpreter
 from skyward_core.node.bootstrap.receive_working_folder import PIECE, VANISHED, FolderItem, to_json
@@ -398,11 +398,9 @@ async def send_workdir(
                 f"{snapshot}, so it cannot be sent to the nodes: choose another folder with Image(workdir=...)."
             )
         return "", f"{snapshot}, so it is not sent: put the script into a folder of its own", ()
-    try:
+    with convert_errors("", PoolError, (FolderTooLarge, FileUnreadable)):
         copy, detail = await _send_snapshot(channel, snapshot)
         return copy, detail, (await snapshot.files())[0]
-    except (FolderTooLarge, FileUnreadable) as error:
-        raise PoolError(str(error)) from error
 
 
 async def send_packages(

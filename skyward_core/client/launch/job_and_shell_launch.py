@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_plan import make_options, make_plugins
-from skyward_core.model.errors import JobFileError, UsageError, set_error_field
+from skyward_core.model.errors import JobFileError, UsageError, convert_errors, set_error_field
 from skyward_core.model.provider_capability_protocols import Offers, RunsHere
 from skyward_core.model.provider_settings_schema import declared_settings, make_provider
 from skyward_core.model.specs import Image, Options, PoolSpec, Spec
@@ -293,10 +293,8 @@ def _sync_task(work: Path, folder: Path) -> Task | None:
     from skyward_core.tasks.job_file import make_workdir_update
     from skyward_core.transport.working_folder_upload import FileUnreadable, FolderTooLarge, build_manifest
 
-    try:
+    with convert_errors("", UsageError, (FolderTooLarge, FileUnreadable)):
         paths = [item.path for item in build_manifest(work).items]
-    except (FolderTooLarge, FileUnreadable) as error:
-        raise UsageError(str(error)) from error
     return make_portable_task(make_workdir_update(work, paths), folder) if paths else None
 
 

@@ -64,10 +64,9 @@ class ScriptState:
     @classmethod
     def from_file(cls, script: Path) -> ScriptState:
         """Return the hash of a script only, without calling git."""
-        try:
+        with suppress(OSError):  # the file may be missing or its path invalid; the hash then stays empty
             return cls(script=blake2s(read_bytes(script), digest_size=16).hexdigest())
-        except OSError:  # the file may be missing or its path invalid; the hash then stays empty
-            return cls()
+        return cls()
 
     @classmethod
     def capture(cls, script: Path) -> ScriptState:
@@ -561,10 +560,9 @@ class JobRecord(ShellRecord):
     @property
     def is_unchanged(self) -> bool:
         """Whether the file exists and its content has not changed."""
-        try:
+        with suppress(OSError, UnicodeDecodeError):
             return _digest(read_text(self.cwd / self.path)) == self.digest
-        except (OSError, UnicodeDecodeError):
-            return False
+        return False
 
     def load_job(self, env: Overrides, secrets: Overrides) -> JobFile:
         """Return the job; its paths are relative to the current folder.

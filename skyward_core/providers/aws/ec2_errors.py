@@ -57,32 +57,32 @@ NO_SPOT_ROLE = "AuthFailure.ServiceLinkedRoleCreationNotPermitted"
 UNAVAILABLE_CODES = NO_CAPACITY_CODES | QUOTA_CODES | {"Unsupported", "UnsupportedOperation"}
 
 
-class CallFailed(PoolError):
+class _CodedError(PoolError):
+    """Base class of errors with AWS's error code."""
+
+    def __init__(self, message: str, code: str = "") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class CallFailed(_CodedError):
     """Error: AWS answered a call with an error.
 
     Attributes:
         code: AWS's error code.
     """
 
-    def __init__(self, message: str, code: str = "") -> None:
-        super().__init__(message)
-        self.code = code
-
 
 class NoImage(UsageError):
     """Error: a region does not have the machine image."""
 
 
-class CapacityRefused(NoCapacity):
+class CapacityRefused(_CodedError, NoCapacity):
     """Error: no machine of a type is available at a place.
 
     Attributes:
         code: AWS's error code.
     """
-
-    def __init__(self, message: str, code: str = "") -> None:
-        super().__init__(message)
-        self.code = code
 
 
 def error_code(error: BaseException) -> str:

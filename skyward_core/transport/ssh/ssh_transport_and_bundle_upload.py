@@ -21,6 +21,7 @@ from skyward_core.model.errors import (
     SkywardError,
     Unreachable,
     UsageError,
+    convert_errors,
 )
 from skyward_core.model.specs import Interpreter
 from skyward_core.protocol.frame_codec import AnyHeader
@@ -481,10 +482,8 @@ class SSHTransport:
             raise ConnectionError(str(error)) from error
 
     async def forward_port(self, address: str, port: int) -> tuple[str, int]:
-        try:
+        with convert_errors("", OSError, PoolError):
             link = await self._ensure_connected(None, self.patience)
-        except PoolError as error:
-            raise OSError(str(error)) from error
         try:
             listener = await link.ssh.forward_local_port("127.0.0.1", 0, address, port)
         except Exception as error:  # asyncssh raises many types of exceptions; see LOGIN_FAILURES
