@@ -978,7 +978,6 @@ def ledger_id(provider: str) -> str:
 
 def known_ledger_id(provider: str) -> str:
     """Return the id of :func:`ledger_id` without creating it; "" if there is none."""
-    try:
+    with suppress(FileNotFoundError):
         return (state_home() / provider / "ledger-id").read_text(encoding="ascii").strip()
-    except FileNotFoundError:
-        return ""
+    return ""

@@ -265,10 +265,9 @@ def read_diff(pool: str, run: str) -> bytes:
     Raises:
         OSError: If the file cannot be read.
     """
-    try:
+    with suppress(FileNotFoundError):
         return read_bytes(diff_path(pool, run))
-    except FileNotFoundError:
-        return b""
+    return b""
 
 
 def remove_launch(pool: str, run: str) -> None:
@@ -549,10 +548,9 @@ NOTES_FILE = "notes.json"
 
 def read_notes() -> dict[str, str]:
     """Return the user's notes by run. Empty if the file is missing, unreadable or invalid."""
-    try:
+    with suppress(OSError):
         return _read_notes()
-    except OSError:
-        return {}
+    return {}
 
 
 def _read_notes() -> dict[str, str]:
