@@ -320,8 +320,13 @@ class PanelGrid(Container):
     def boxes(self, size: Size) -> dict[str, Box]:
         """Return the place of each panel that is shown."""
         rows = {panel.row.id: panel.preferred_rows for panel in self._panels if panel.display}
-        self._shown = found = place_panels(rows, self.active, *size, *self.moved)
+        self._shown = found = place_panels(rows, self.active, *size, *self.moved, alone=self._shows_one)
         return found
+
+    @property
+    def _shows_one(self) -> bool:
+        """Whether only the active panel and its details are shown."""
+        return any(map(self.screen.has_class, ("-zoom", "-narrow", "-short")))
 
     def lay_out(self) -> None:
         """Lay out the panels again if they now need another number of rows."""
@@ -359,7 +364,7 @@ class PanelGrid(Container):
         return "left" if any(x in (edge - 1, edge) for edge in across) else ""
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        self._dragged = self._border_at(event.screen_x, event.screen_y)
+        self._dragged = "" if self._shows_one else self._border_at(event.screen_x, event.screen_y)
         if self._dragged:
             self._drag_start, self._before = (event.screen_x, event.screen_y), self.moved
             self.capture_mouse()
@@ -679,6 +684,7 @@ class RunScreen(BaseScreen[None]):
     def watch_active(self, active: str) -> None:
         for name, panel in self.panels.items():
             panel.set_class(name == active, "-active")
+            panel.set_class(name in self.panels[active].row.details, "-detail")
         self._arrange_panels()
         # Update the panels, because a panel may show more content while it has the focus.
         self.call_later(lambda: self.tick(self.app.clock()))

@@ -30,6 +30,8 @@ class PanelSpec:
             While it is hidden, its key shows ``empty`` as a message.
         place: ``side`` for the left column; ``centre`` for the centre, which shows the first panel with content;
             ``below`` for the row below the centre; ``bottom`` for a row of its own, or free rows of the left column.
+        details: IDs of panels about the selected row. If the panel is shown alone, they get the rows that it leaves
+            free.
     """
 
     id: str
@@ -42,6 +44,7 @@ class PanelSpec:
     empty: str = ""
     hides: bool = False
     place: str = "bottom"
+    details: tuple[str, ...] = ()
 
 
 # All panels of the run screen. Within each place, the panels are in the order of preference.
@@ -54,11 +57,13 @@ PANELS: tuple[PanelSpec, ...] = (
         ),
         actions=("run.heat",),
         place="side",
+        details=("log", "metrics"),
     ),
     PanelSpec(
         "phases", 3, "nodes", "Go to the nodes", "skyward_tui.panels.node_phases:NodesPanel",
         hints=("run.zoom", "run.errors", "run.cancel"),
         place="side",
+        details=("machines",),
     ),
     PanelSpec(
         "queue", 7, "queue", "Go to the queue of runs that hold or wait for nodes",
@@ -112,6 +117,8 @@ STARTUP_PANEL = "phases"  # ID of the active panel while a pool starts, until it
 
 Box = tuple[int, int, int, int]
 """Column, row, width and height of a panel in cells."""
+Rows = Mapping[str, int | None]
+"""Rows that each shown panel needs, including its border; None if the panel can use any number."""
 WIDE = 140  # cells; a screen at least this wide has a wider left column
 SIDE, SIDE_WIDE = 46, 56
 LEAST_COLUMNS, LEAST_ROWS = 16, 4  # minimum width and minimum height of a panel, in cells
@@ -125,24 +132,25 @@ TALL = 26  # minimum rows that must remain above a panel that occupies a row of 
 
 
 def place_panels(
-    rows: Mapping[str, int | None], active: str, width: int, height: int, left: int = 0, below: int = 0
+    rows: Rows, active: str, width: int, height: int, left: int = 0, below: int = 0, *, alone: bool = False
 ) -> dict[str, Box]:
     """Return the places of panels in a grid. Omit panels without enough room, except the active panel.
 
     Args:
-        rows: Rows that each shown panel needs, including its border; None if the panel can use any number.
+        rows: Rows by the ID of each shown panel.
         active: ID of the panel with the focus.
         width, height: Size of the grid.
         left: Cells by which the user has moved the border of the left column to the right.
         below: Rows by which the user has moved the border below the first row upwards.
+        alone: Whether to show only the active panel and its details.
     """
     places: dict[str, list[str]] = {}
     for row in PANELS:
         if row.id in rows:
             places.setdefault(row.place, []).append(row.id)
     side, centre, low, more = (places.get(each, []) for each in ("side", "centre", "below", "bottom"))
-    if len(rows) == 1 or not side or not centre or width < 2 * LEAST_COLUMNS or height < 4 * LEAST_ROWS:
-        return dict.fromkeys([active] if active in rows else [*rows][:1], (0, 0, width, height))
+    if alone or len(rows) == 1 or not side or not centre or width < 2 * LEAST_COLUMNS or height < 4 * LEAST_ROWS:
+        return _place_alone(rows, active if active in rows else next(iter(rows)), width, height) if rows else {}
     needs = {name: max(LEAST_ROWS - 1, USUAL_ROWS if need is None else need) for name, need in rows.items()}
     column = _clamp((SIDE_WIDE if width >= WIDE else SIDE) + left, LEAST_COLUMNS, width - LEAST_COLUMNS)
     is_split = len(centre) > 1  # whether the metrics are shown above the log
@@ -193,6 +201,18 @@ def place_panels(
         boxes[name] = (0, y, width, need)
         y += need
     return boxes
+
+
+def _place_alone(rows: Rows, active: str, width: int, height: int) -> dict[str, Box]:
+    """Return the places of one panel and, below it, of its details if there is enough room."""
+    top = max(LEAST_ROWS - 1, rows[active] or height)
+    details = [name for row in PANELS if row.id == active for name in row.details if name in rows]
+    if not details or height - top < USUAL_ROWS:
+        return {active: (0, 0, width, height)}
+    details = details[: max(1, width // SIDE)]
+    edges = [width * place // len(details) for place in range(len(details) + 1)]
+    below = {name: (x, top, end - x, height - top) for name, x, end in zip(details, edges, edges[1:], strict=False)}
+    return {active: (0, 0, width, top), **below}
 
 
 def _clamp(value: int, least: int, most: int) -> int:

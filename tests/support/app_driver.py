@@ -23,6 +23,7 @@ from textual.widgets import Collapsible
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.widgets.screen_frame_and_replay_line import Chrome
 
 PATIENCE = 60.0
 TOKENS: dict[frozenset[tuple[str, str]], Any] = {}  # of the values of colours
@@ -260,6 +261,20 @@ def screen_text(app: SkywardApp) -> str:
     visible_screen_stack.set(app._background_screens)
     strips = app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips) + "\n"
+
+
+def filled_share(app: SkywardApp) -> float:
+    """Return the share of the area between breadcrumbs and hint line that carries information.
+
+    A row of a panel counts with the panel's whole width if it is not blank. Borders do not count.
+    """
+    lines = screen_text(app).splitlines()
+    filled = 0
+    for widget, (region, visible) in app.screen._compositor.visible_widgets.items():
+        area = region.intersection(visible).intersection(widget.content_region)
+        if not isinstance(widget, Chrome) and not any(child.display for child in widget.children):
+            filled += sum(area.width for y in range(area.y, area.bottom) if lines[y][area.x : area.right].strip())
+    return filled / (app.size.width * (app.size.height - 2))
 
 
 def screen_svg(app: SkywardApp) -> str:

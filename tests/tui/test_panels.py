@@ -34,8 +34,9 @@ from skyward_tui.ui.run_screen_panel_list_and_layout import (
     place_panels,
 )
 from skyward_tui.ui.saved_state import load_state
-from tests.support.app_driver import on_run_screen, press, screen_text, until
-from tests.support.fake_session import FakeSession, value
+from tests.support.app_driver import Size, at_usual_sizes, filled_share, on_run_screen, press, screen_text, until
+from tests.support.fake_session import FakeSession, logged, value
+from tests.support.machines import measured
 from tests.support.processes import run_command
 
 ROOT = Path(skyward_tui.__file__).parent
@@ -142,6 +143,28 @@ def test_panels_never_overlap_or_leave_the_grid(
         assert sum(region.area for region in regions) >= 0.9 * width * height, "no empty space"
 
 
+@given(
+    st.dictionaries(st.sampled_from([row.id for row in PANELS]), st.none() | st.integers(1, 300), min_size=1),
+    st.sampled_from([row.id for row in PANELS]), st.integers(0, 300), st.integers(0, 100),
+)  # fmt: skip
+@example({"ranks": 6, "log": None, "metrics": None}, "ranks", 160, 45)
+@example({"phases": 3, "machines": 9}, "phases", 80, 21)
+def test_zoomed_panel_and_its_details_cover_the_grid(
+    rows: dict[str, int | None], active: str, width: int, height: int
+) -> None:
+    boxes = place_panels(rows, active, width, height, 7, 7, alone=True)
+    regions = [Region(*box) for box in boxes.values()]
+    (spec,) = (row for row in PANELS if row.id == next(iter(boxes)))
+    assert spec.id == active or active not in rows
+    assert {*boxes} <= rows.keys() & {spec.id, *spec.details}
+    assert sum(region.area for region in regions) == width * height
+    assert not any(region.overlaps(other) for at, region in enumerate(regions) for other in regions[:at])
+    need = rows[spec.id]
+    if len(boxes) > 1:
+        assert need is not None and boxes[spec.id][3] == max(3, need), "the panel has all its rows"
+        assert all(region.height >= 8 for region in regions[1:])
+
+
 @pytest.mark.parametrize(("by", "cells"), [(0, 46), (4, 50), (-4, 42), (-99, LEAST_COLUMNS), (99, 120 - LEAST_COLUMNS)])
 def test_panel_border_moves_up_to_the_minimum_size(by: int, cells: int) -> None:
     assert place_panels(SHOWN, "log", 120, 37, by)["ranks"][2] == cells
@@ -209,6 +232,48 @@ async def test_panels_take_their_rows_and_the_log_the_rest(app: SkywardApp, sess
         await until(pilot, lambda: screen.panels["results"].size.height == 5)  # two ranks, two means, names
         assert screen.panels["log"].region.bottom == before - 7 == screen.panels["results"].region.y
         await press(pilot, "4", "right_parenthesis", until=lambda: screen.panels["results"].size.height == 7)
+
+
+# A zoomed list leaves rows free, which the details of the selected row use.
+
+
+def training(session: FakeSession) -> PoolView:
+    view, run = session.pool_with_run("llama-ft", 4)
+    logged(view, run, session)
+    for rank in range(4):
+        session.print(view, rank, "".join(f"rank {rank} step {step} loss={1 / (1 + step):.4f}\n" for step in range(80)))
+    return view
+
+
+@at_usual_sizes
+@pytest.mark.parametrize("panel", ["ranks", "phases", "log", "metrics", "machines"])
+async def test_zoomed_panel_of_a_running_job_fills_the_screen(
+    app: SkywardApp, session: FakeSession, panel: str, size: Size
+) -> None:
+    view = training(session)
+    view.machines = measured(session.now, 4, 8)
+    async with on_run_screen(app, size, view.key) as (pilot, screen):
+        await press(pilot, str(screen.panels[panel].row.number), "z", until=lambda: screen.active == panel)
+        await pilot.pause()
+        assert filled_share(app) >= (0.7 if size == (160, 48) else 0.45), screen_text(app)
+
+
+async def test_details_follow_the_selected_rank(app: SkywardApp, session: FakeSession) -> None:
+    view = training(session)
+    async with on_run_screen(app, (160, 48), view.key) as (pilot, screen):
+        await press(pilot, "1", "z", until="5 metrics  rank 0")
+        log, metrics = (screen.panels[each].region for each in ("log", "metrics"))
+        assert log.y == metrics.y == screen.panels["ranks"].region.bottom and log.right == metrics.x
+        await press(pilot, "down", until="5 metrics  rank 1")
+        assert "2 log  rank 1" in screen_text(app) and "rank 1 step 79" in screen_text(app)
+        before = screen.query_one(PanelGrid).moved
+        await pilot.mouse_down(offset=(5, log.y))
+        await pilot.hover(offset=(5, log.y + 9))
+        await pilot.mouse_up(offset=(5, log.y + 9))
+        assert screen.query_one(PanelGrid).moved == before, "only the usual layout has borders to move"
+        await press(pilot, "1", "enter", until=lambda: screen.active == "log")
+        await until(pilot, lambda: screen.panels["log"].region.height > 40)
+        assert not screen.panels["ranks"].region.area and not screen.panels["metrics"].region.area
 
 
 # The queue on the run screen: there while a run waits, with the reason, and a key that takes a run out.
