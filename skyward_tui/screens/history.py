@@ -49,7 +49,7 @@ from skyward_tui.text.text_width_tables_and_ascii import clip, one_line
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import rank_style, read_style_sheet
-from skyward_tui.widgets.metric_charts import MetricsChart, scaled
+from skyward_tui.widgets.metric_charts import scaled
 from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.sweep_table_and_charts import TrialLines
 from skyward_tui.widgets.virtual_list import CursorList, Part
@@ -303,7 +303,6 @@ class RunPreview(Widget, can_focus=False):
         self._preview: RunPreviewData | None = None
         self._match: LineMatch | None = None
         self._now = 0.0
-        self._chart = MetricsChart()
         # table of a sweep's trials, shown instead of the chart; None for other runs
         self._trials: TrialLines | None = None
         self._marked: Mapping[str, RunPreviewData] = {}
@@ -339,7 +338,7 @@ class RunPreview(Widget, can_focus=False):
         if self._run is None or width < 1:
             return Content("")
         if width < _BESIDE:
-            above = [] if len(overlaid_runs(self._marked, width, height)) else self._left_column(self._run, width)
+            above = [] if overlaid_runs(self._marked, width, height, 2) else self._left_column(self._run, width)
             rows = [*above, Content(""), *self._right_column(self._run, width, height - len(above) - 1)]
             return Content("\n").join(row.truncate(width) for row in rows[:height])
         left_width = max(1, int(width * _LEFT) - 2)
@@ -385,7 +384,7 @@ class RunPreview(Widget, can_focus=False):
 
     def _right_column(self, run: PastRun, width: int, height: int) -> list[Content]:
         data = self._preview
-        if self._marked and (overlay := overlaid_runs(self._marked, width, max(_CHART, height))):
+        if overlay := overlaid_runs(self._marked, width, max(_CHART, height), 2):
             return overlay
         if data is None:
             return [Content.styled("reading …", "$muted")] if run.run else []
@@ -394,7 +393,7 @@ class RunPreview(Widget, can_focus=False):
             rows = [self._trials.head(width), *shown]
             room = height - len(rows) - 1
             return [*rows, Content(""), *self._trials.chart_rows(width, room)] if room > 0 else rows
-        rows = self._chart.rows(data.book, id(data), run.run, width, max(_CHART, height // 2 - 1))
+        rows = overlaid_runs({run.run: data}, width, max(_CHART, height // 2))
         room = block_room(rows, height)
         printed = [plain(text).rstrip() for text in list(data.lines)[-room:]] if room > 0 else []
         append_block(rows, f"last lines of rank {data.rank}", printed, width)
@@ -403,9 +402,12 @@ class RunPreview(Widget, can_focus=False):
         return rows
 
 
-def overlaid_runs(data: Mapping[str, RunPreviewData], width: int, height: int) -> list[Content]:
-    """Return a chart of the main metric of several runs, over the seconds since the first value, with a legend."""
-    metric = main_metric([name for run, each in data.items() for name in each.book.names(run)])
+def overlaid_runs(data: Mapping[str, RunPreviewData], width: int, height: int, least: int = 1) -> list[Content]:
+    """Return a chart of the main metric of runs, over the seconds since the first value, with a legend. Empty if fewer
+    than ``least`` runs have logged the metric.
+    """
+    names = [name for run, each in data.items() for name in each.book.sorted_names(run)[0]]
+    metric = main_metric(names) or next(iter(names), "")
     traces = {run: each.book.first_trace(run, metric) for run, each in data.items() if metric}
     traces = {run: trace for run, trace in traces.items() if trace.values}
     curves = [[(at - trace.at[0], value) for at, value in zip(*trace, strict=True)] for trace in traces.values()]
@@ -416,7 +418,7 @@ def overlaid_runs(data: Mapping[str, RunPreviewData], width: int, height: int) -
         for style, run, last in zip(styles, traces, lasts, strict=True)
     ]
     legend = legend[: max(1, height - _CHART)]  # the marks in the list have the same colours
-    chart = scaled(curves, styles, width, height - len(legend)) if len(curves) > 1 else []
+    chart = scaled(curves, styles, width, height - len(legend)) if len(curves) >= least else []
     return [*legend, *chart] if chart else []
 
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from skyward_core.views.pool_view import PoolView, RunView
     from skyward_tui.app import SkywardApp
     from skyward_tui.launch_form.form import Form
+    from skyward_tui.panels.rank_metrics import MetricsPane
     from skyward_tui.widgets.selected_pool_preview import PoolPreview
 
 
@@ -109,7 +110,8 @@ LEDGER_SECONDS = 1.0  # seconds after the end of a run until the ledger is sure 
 _NARROW, _ROOMY, _FULL = 70, 96, 110  # cells; narrower lists leave out some columns
 _OWN = "own:"  # prefix of the IDs of the columns that the user has chosen
 _LEAST_BAR, _SPARK = 4, 12  # minimum cells of a progress bar; maximum cells of a metric's sparkline
-_BESIDE = 120  # cells; a screen at least this wide shows a preview of the selected pool
+_BESIDE = 120  # cells; a screen at least this wide can show the preview of the selected run beside the lists
+_BELOW, _BELOW_WIDE = 11, 20  # minimum rows below the lists for the preview; the latter if it can be beside the lists
 _WELCOME = """
   No pools yet. Press [b $text-accent]{pools.new}[/] to launch a script, [b $text-accent]{pools.demo}[/] to play a demo.
   [$muted]Runs of scripts and of the command line appear here, too.[/]
@@ -409,11 +411,13 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         self.pool_list, self.run_table = PoolList(), RunTable()
         super().__init__(self.pool_list)
         self._words: tuple[str, ...] = ()
+        self._run_count = 0  # number of known runs; the table leaves out runs that do not match the filter
         self._shows_ended = False  # whether ended pools are listed; without runs, they are always listed
         self._runs_state: object = None  # value of ``state`` in :meth:`_show_runs` when the table was last filled
         # sum of all pools' versions, and number of failed runs, when failures were last counted
         self._versions = self._failed = 0
         self._preview: PoolPreview | None = None
+        self._charts: MetricsPane | None = None  # charts of the run in the preview
         self._starts: Panel | None = None  # list of scripts and examples; None as soon as there are runs or pools
         # keys of the pools for which this screen has started the sampling of machine metrics
         self._measured_pools: set[str] = set()
@@ -458,14 +462,15 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         note = f"✗ {app.session_error}" if app.session_error else "" if app.session else "loading runs and pools …"
         self._read_recent_if_due(pools)
         self._show_runs(pools, now)
-        has_runs = self._has_runs
+        has_runs = self._run_count > 0
         shown = [pool for pool in pools if not pool.is_over] if has_runs and not self._shows_ended else pools
         self.pool_list.filter_words = () if has_runs else self._words
         self.pool_list.update(shown, note, now)
         strip = self.query_one("#pools", Panel)
         has_starts = self._starts is not None and self._starts.is_attached
         strip.display = bool(shown) or not (has_runs or has_starts)
-        strip.styles.height = "1fr" if not has_runs or self._shows_ended else min(len(shown), _STRIP) + _HEAD
+        low = min(len(shown), _STRIP) + _HEAD if has_runs and not self._shows_ended else 0
+        strip.styles.height = low or "1fr"
         self._show_starts(is_empty=not (has_runs or pools or note))
         if app.last_pool:
             self.pool_list.select(app.last_pool)
@@ -475,13 +480,10 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
                 self.run_table.select(next((each for each in ids if each[0] == app.last_pool), ""))
             app.last_pool = app.last_run = ""
         self._follow_run()
-        self._show_preview(self.chosen_pool, now)
+        free = self.size.height - self._run_count - _HEAD - low * strip.display
+        self._show_preview(self.chosen_pool, now, free if low else 0)
         self._count_failures(pools)
         super().tick(now)
-
-    @property
-    def _has_runs(self) -> bool:
-        return bool(self.query_one("#runs").display)
 
     @property
     def chosen_run(self) -> HomeRun | None:
@@ -521,9 +523,10 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         rows = home_runs(pools, self._recent, now)
         folded = [word.casefold() for word in self._words]
         self.run_table.update([row for row in rows if not row.past.unmatched_words(folded)] if folded else rows, now)
-        if bool(rows) != self._has_runs:
+        had_runs, self._run_count = self._run_count > 0, len(rows)
+        if bool(rows) != had_runs:
             self.query_one("#runs").display = bool(rows)
-            if self.focused is None or self.focused is self.listed:
+            if self.focused in (None, self.listed) or self._start_list_has_focus:
                 self.listed = self.run_table if rows else self.pool_list
                 self.listed.focus()
 
@@ -583,21 +586,34 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
             self.listed = event.widget
         self.tick(self.app.clock())
 
-    def _show_preview(self, chosen: PoolView | None, now: float) -> None:
-        """Show a preview of the selected run or pool if the screen is wide enough."""
-        is_shown = chosen is not None and self.size.width >= _BESIDE
-        self.set_class(is_shown, "-preview")
-        if chosen is None or not is_shown:
+    def _show_preview(self, chosen: PoolView | None, now: float, free: int) -> None:
+        """Show a preview of the selected run or pool: below the lists if they are short, otherwise beside them.
+
+        Args:
+            free: Rows that the lists leave free.
+        """
+        is_wide = self.size.width >= _BESIDE
+        is_below = chosen is not None and free >= (_BELOW_WIDE if is_wide else _BELOW)
+        self.query_one("#runs").styles.height = self._run_count + _HEAD if is_below else "1fr"
+        self.set_class(is_below, "-below")
+        self.set_class(is_below or (chosen is not None and is_wide), "-preview")
+        if chosen is None or not self.has_class("-preview"):
             return
         # imported late, so that the app paints its first screen earlier
+        from skyward_tui.panels.rank_metrics import MetricsPane
         from skyward_tui.widgets.selected_pool_preview import PoolPreview
 
-        if self._preview is None:
-            self._preview = PoolPreview()
-            self.query_one("#sides").mount(Panel(self._preview, id="preview"))
+        if self._preview is None or self._charts is None:
+            self._preview, self._charts = PoolPreview(), MetricsPane(id="charts")
+            self._charts.disabled = True  # the run screen has the hairline
+            self.query_one("#sides").mount(Panel(self._preview, self._charts, id="preview"))
         self.query_one("#preview", Panel).set_titles(Content(chosen.name))
         row = self.chosen_run
-        self._preview.update(chosen, chosen.current_run() if row is None or row.run is None else row.run, now)
+        run = chosen.current_run() if row is None or row.run is None else row.run
+        if run is not None:
+            self._charts.update(chosen.metrics, run.id, 0 if 0 in chosen.metrics.ranks(run.id) else None)
+        self._charts.display = run is not None and bool(self._charts.names)
+        self._preview.update(chosen, run, now)
         self._measure(chosen)
 
     def _read_recent_if_due(self, pools: Sequence[PoolView]) -> None:
@@ -645,8 +661,8 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
             "demo": self._starts is not None,
             "launch_again": self.chosen_run is not None and has_session,
             "down": bool(self._teardown_pools),
-            "find": self._has_runs or bool(pools),
-            "ended": self._has_runs and any(pool.is_over for pool in pools),
+            "find": bool(self._run_count or pools),
+            "ended": self._run_count > 0 and any(pool.is_over for pool in pools),
             **dict.fromkeys(("mark", "turn"), is_marking),
             **dict.fromkeys(("launch_here", "dashboard"), is_live),
             **dict.fromkeys(("new", "leftovers", "history", "hosts", "failures"), has_session),
@@ -695,7 +711,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._words = tuple(event.value.split())
-        self.pool_list.set_filter(() if self._has_runs else self._words)
+        self.pool_list.set_filter(() if self._run_count else self._words)
         self.tick(self.app.clock())
 
     def action_back(self) -> None:
@@ -734,7 +750,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         return "launch" if action.call == "open" and self._start_list_has_focus else action.label
 
     def is_hint_worthy(self, action: Action) -> bool:
-        left, has_several = self.app.leftovers, len(self.app.pools()) > 1 or self._has_runs
+        left, has_several = self.app.leftovers, len(self.app.pools()) > 1 or self._run_count > 0
         worthy = {"leftovers": bool(left and left.removable), "failures": self.app.failures > 0}
         return (worthy | {"find": has_several, "mark": has_several}).get(action.call, True)
 

@@ -21,10 +21,8 @@ from rich.style import Style
 from textual.content import Content
 from textual.strip import Strip
 
-from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, median
-from skyward_core.views.rank_metrics_and_progress import MetricStore
-from skyward_tui.text.number_time_and_run_state_format import count, duration, number
+from skyward_tui.text.number_time_and_run_state_format import duration
 from skyward_tui.text.text_width_tables_and_ascii import clip
 
 Points = Sequence[tuple[float, float]]
@@ -236,41 +234,6 @@ def curve(points: Points, width: int, height: int, *, part_of: Span | None = Non
         Content.assemble(*((text, "$text-primary" if owner else "") for text, owner in canvas.runs(row)))
         for row in range(height)
     ]
-
-
-class MetricsChart:
-    """Chart of a run's first metric that is not a counter, with a title line. It shows the run's value: that of rank 0;
-    if rank 0 did not log it, the median over all ranks.
-    """
-
-    def __init__(self) -> None:
-        # cache key of the band, and the band over all ranks
-        self._band: tuple[object, IncrementalBand] = (None, IncrementalBand())
-
-    def rows(self, metrics: MetricStore, whose: object, run: str, width: int, height: int) -> list[Content]:
-        """Return the title and ``height`` rows of the chart; empty without metrics.
-
-        Args:
-            whose: Key of the metric store. If it changes, the cached band is discarded.
-        """
-        names, _ = metrics.sorted_names(run)
-        if not names or width < 1:
-            return []
-        name = names[0]
-        traces = metrics.traces(run, name)
-        if self._band[0] != (key := (whose, run, name)):
-            self._band = (key, IncrementalBand())
-        chart = make_chart(traces, 0 if 0 in traces else None, columns=2 * width, bands=self._band[1])
-        drawn = curve(chart.front, width, height)
-        if not drawn or chart.value is None:
-            return []
-        values = [value for _, value in chart.front if isfinite(value)]
-        newest = (f"{sanitize_line(name)} ", "bold"), (number(chart.value), "")
-        ranks = f"  {'rank 0' if 0 in traces else 'median'} of {count(len(traces), 'rank')}" if len(traces) > 1 else ""
-        head = Content.assemble(*newest, (f"{ranks}  {number(min(values))} to {number(max(values))}", "$muted"))
-        if head.cell_length > width:
-            head = Content.assemble(*newest, (ranks, "$muted"))
-        return [head, *drawn]
 
 
 SCALE = 9  # cells of the y axis to the left of a chart

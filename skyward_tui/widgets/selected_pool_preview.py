@@ -31,7 +31,6 @@ from skyward_tui.text.text_width_tables_and_ascii import one_line
 from skyward_tui.ui.actions import first_key
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_rules import refresh_token
-from skyward_tui.widgets.metric_charts import MetricsChart
 from skyward_tui.widgets.virtual_list import Part
 
 if TYPE_CHECKING:
@@ -42,8 +41,6 @@ REFRESH_SECONDS = 0.5  # seconds; minimum interval between updates of the previe
 _WRAPPED = 4  # maximum lines over which one status text is wrapped
 _NODES = 4  # maximum rows for nodes that are not ready
 _STRIP = 4  # maximum rows with one cell per rank
-_CHART = 6  # rows of the chart of the main metric
-_LEAST_LOG = 4  # minimum rows for the last log lines; if they do not fit, the chart is left out
 
 
 class PoolPreview(Widget, can_focus=False):
@@ -57,7 +54,6 @@ class PoolPreview(Widget, can_focus=False):
         self._seen: object = None
         self._updated_at = 0.0
         self._content = Content("")
-        self._chart = MetricsChart()
 
     def update(self, pool: PoolView, run: RunView | None, now: float) -> None:
         """Show a pool. Updates at most twice a second, and repaints only if the content has changed.
@@ -89,9 +85,6 @@ class PoolPreview(Widget, can_focus=False):
         ]
         if states:
             lines += [Content(""), *_strip(states, width)]
-        chart = [] if run is None else self._chart.rows(pool.metrics, pool.key, run.id, width, _CHART)
-        if chart and height - len(lines) - len(chart) - 2 >= _LEAST_LOG:
-            lines += [Content(""), *chart]
         if run is not None:
             rank = _shown_rank(pool, run)
             printed = last_lines(pool, run, rank, height - len(lines) - 2)

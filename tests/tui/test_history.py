@@ -250,7 +250,14 @@ async def test_selected_past_run_is_previewed_after_the_cursor_stops(app: Skywar
     session.past_looks[first.run] = RunPreviewData(of_first.view, of_first.book, 3, ["\x1b[31mthe last\x1b[0m line"])
     async with app.run_test(size=(160, 48)) as pilot:
         await pilot.press("H")
-        shown = ("loss 0.2899  rank 0 of 2 ranks", "last lines of rank 3", "the last line", "value  mean 0.6", "lr=0.1")
+        shown = (
+            f"━ {first.run}  loss 0.2899",
+            "┤",
+            "last lines of rank 3",
+            "the last line",
+            "value  mean 0.6",
+            "lr=0.1",
+        )
         await until(pilot, lambda: all(each in screen_text(app) for each in shown))
         await press(pilot, "down", until="no output, or its log")
         await press(pilot, "up", until="the last line")

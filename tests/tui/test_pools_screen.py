@@ -25,6 +25,7 @@ from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.confirmations import QuitScreen, TeardownScreen
 from skyward_tui.dialogs.help_and_focus_jump import HelpScreen
 from skyward_tui.screens.home_runs_and_pools import PoolList, PoolsScreen, RunTable
+from skyward_tui.screens.launch_sidebar import StartList
 from skyward_tui.screens.run import RunScreen
 from skyward_tui.widgets.selected_pool_preview import PoolPreview
 from tests.support.app_driver import Size, press, running_app, screen_text, until
@@ -532,32 +533,67 @@ async def test_pool_preview_shows_ranks_metrics_and_last_lines(app: SkywardApp, 
         await until(pilot, lambda: "▶ llama-ft" in screen_text(app) and "last lines" in screen_text(app))
         text = screen_text(app)
         assert "4 ranks: ● 4 running" in text and "●●●●" in text
-        assert "rank 0 of 4 ranks" in text and "loss " in text
+        assert " loss 0." in text and " lr 0." in text and "┤" in text, "charts with axes"
         assert "r003| step 3 done" in text and "title" not in text
         await press(pilot, "tab", "down", until="no run on this pool yet")
         assert "last lines" not in screen_text(app)
 
 
-async def test_preview_chart_shows_rank_0_and_styles_no_blanks(app: SkywardApp, session: FakeSession) -> None:
+async def test_preview_charts_show_the_value_of_rank_0(app: SkywardApp, session: FakeSession) -> None:
     view, run = session.pool_with_run("llama-ft", 4)
     for step in range(9):
         for rank in range(4):  # one after the other, as they do
             view.metrics.add_values(run.id, rank, session.now + step + rank / 5, {"loss": 8.0 - step + rank})
-    async with running_app(app, (160, 48), until="loss 0  rank 0 of 4 ranks"):
-        content = app.screen.query_one(PoolPreview).render()
-        pieces = [content.plain[span.start : span.end] for span in content.spans]
-        drawn = [piece for piece in pieces if any("⠀" < sign <= "⣿" for sign in piece)]
-        assert drawn and not any(" " in piece for piece in drawn), "a font may have dots of another width"
+    async with running_app(app, (160, 48), until="loss 0  0 to 3") as pilot:
+        before = app.screen.query_one("#pools").region
+        await pilot.click("#charts")
+        assert app.focused is app.screen.query_one(RunTable) and app.screen.query_one("#pools").region == before
 
 
-@pytest.mark.proof("0.5 s of a processor", after=1)
-@pytest.mark.parametrize("width", [119, 80])
-async def test_pool_preview_is_hidden_on_a_narrow_terminal(app: SkywardApp, session: FakeSession, width: int) -> None:
-    training(session)
-    async with running_app(app, (width, 40), until="▶ llama-ft") as pilot:
-        assert "4 ranks" not in screen_text(app)
-        await pilot.resize_terminal(120, 40)
-        await until(pilot, "4 ranks: ● 4 running")
+def past_of(view: PoolView, many: int) -> list[PastRun]:
+    return [past_run(number, run=f"r{number}", key=view.key) for number in range(many)]
+
+
+@pytest.mark.parametrize(
+    ("size", "past", "place"),
+    [
+        ((160, 48), 0, "below"), ((160, 48), 15, "below"), ((160, 48), 40, "beside"), ((120, 24), 0, "beside"),
+        ((80, 24), 0, "below"), ((80, 24), 9, "none"), ((119, 15), 0, "none"),
+    ],
+)  # fmt: skip
+async def test_preview_uses_the_rows_that_short_lists_leave(
+    app: SkywardApp, session: FakeSession, size: Size, past: int, place: str
+) -> None:
+    view = training(session)
+    session.past = past_of(view, past)
+    async with running_app(app, size, until=lambda: len(runs(app)) == past + 1) as pilot:
+        await until(pilot, lambda: any(each.display for each in app.screen.query("#preview")) == (place != "none"))
+        table, pools = (app.screen.query_one(each).region for each in ("#runs", "#pools"))
+        shown = [each for each in app.screen.query("#preview") if each.display]
+        if place == "below":
+            assert table.height == past + 4 and (table.width, table.bottom) == (size[0], pools.y)
+            assert (shown[0].region.y, shown[0].region.bottom) == (pools.bottom, size[1] - 1)
+            assert shown[0].region.width == size[0]
+        else:
+            assert pools.bottom == size[1] - 1 and table.bottom == pools.y
+        if place == "beside":
+            assert (shown[0].region.x, shown[0].region.y) == (table.right, table.y)
+
+
+async def test_filter_of_the_table_does_not_move_the_preview(app: SkywardApp, session: FakeSession) -> None:
+    view = training(session)
+    session.past = past_of(view, 40)
+    async with running_app(app, (160, 48), until=lambda: len(runs(app)) == 41) as pilot:
+        await press(pilot, "slash", *"lr=0.25", until=lambda: len(runs(app)) == 1)
+        preview, table = app.screen.query_one("#preview").region, app.screen.query_one("#runs").region
+        assert preview.x == table.right, "it is still beside the table"
+
+
+async def test_first_run_takes_the_focus_from_the_start_list(app: SkywardApp, session: FakeSession) -> None:
+    async with running_app(app, (160, 48), until=lambda: isinstance(app.focused, StartList)) as pilot:
+        session.pool_with_run("llama-ft", 2)
+        await until(pilot, "▶ ● running")
+        assert app.focused is app.screen.query_one(RunTable)
 
 
 async def test_pool_preview_shows_pending_startup_and_root_cause(app: SkywardApp, session: FakeSession) -> None:
