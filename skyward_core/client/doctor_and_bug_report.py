@@ -76,11 +76,11 @@ def as_json(value: Any, clean: Clean) -> str:
     return json.dumps(map_strings(value, clean), indent=1)
 
 
-def versions() -> dict[str, Any]:
-    """Return the versions of Python, the platform and this distribution's dependencies, and the names of environment
+def versions(distribution: str) -> dict[str, Any]:
+    """Return the versions of Python, the platform and a distribution's dependencies, and the names of environment
     variables that change the behavior of this library.
     """
-    names = ["skyward-tui", *(re.split(r"[^\w.-]", each)[0] for each in metadata.requires("skyward-tui") or ())]
+    names = [distribution, *(re.split(r"[^\w.-]", each)[0] for each in metadata.requires(distribution) or ())]
     packages: dict[str, str | None] = {}
     for name in dict.fromkeys(names):
         try:

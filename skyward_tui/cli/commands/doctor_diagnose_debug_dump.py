@@ -91,7 +91,10 @@ def _collect_parts() -> dict[str, tuple[str, str]]:
     clean = doctor_and_bug_report.make_cleaner()
     checks = [{"subject": c.subject, "state": c.state, "detail": format_detail(c)} for c in examine()]
     values = {
-        "versions.json": ("Python, packages, platform; names of variables", doctor_and_bug_report.versions()),
+        "versions.json": (
+            "Python, packages, platform; names of variables",
+            doctor_and_bug_report.versions("skyward-tui"),
+        ),
         "doctor.json": ("checks of skyward-tui doctor", checks),
         "ledger.json": ("pools, runs, replacements", doctor_and_bug_report.ledger()),
     }
