@@ -114,9 +114,7 @@ def log_lines(logs: RunLogs, rank: int | None) -> Iterator[str]:
     if rank is not None:
         yield from (f"{line.text}\n" for line in logs.lines(rank))
         return
-    for _, each, text in heapq.merge(
-        *(_timed_lines(logs, each) for each in sorted(logs.ranges)), key=lambda line: line[0]
-    ):
+    for _, each, text in heapq.merge(*(_timed_lines(logs, each) for each in sorted(logs.ranges))):
         yield f"{rank_prefix(each)}{text}\n"
 
 

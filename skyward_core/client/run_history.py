@@ -38,6 +38,7 @@ from skyward_core.store.pool_folder import fill_last_metrics, has_metrics, parse
 from skyward_core.store.receipts_and_bills import Bill
 from skyward_core.store.receipts_and_bills import Receipt as Receipt
 from skyward_core.store.run_log_reader import LogRange
+from skyward_core.store.run_log_reader import MergedLines as MergedLines
 from skyward_core.store.run_log_reader import RunLogs as RunLogs
 from skyward_core.store.run_log_reader import StoredLines as StoredLines
 from skyward_core.store.run_log_reader import ring_tail as ring_tail

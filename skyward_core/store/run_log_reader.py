@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
-from bisect import bisect_right
+import heapq
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +19,8 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
 from skyward_core.store.pool_folder import log_files, parse_rank
 from skyward_core.store.state_folder import ensure_pool_folder
-from skyward_core.views.log_buffers_and_rank_activity import Line, LineInfo, LineSplitter, Ring, join_lines
-from skyward_core.views.stdout_stderr_order import STREAMS, Piece, Place, end_place, merge_streams
+from skyward_core.views.log_buffers_and_rank_activity import Line, LineInfo, LineSplitter, Ring, join_lines, rank_prefix
+from skyward_core.views.stdout_stderr_order import PIECE_BYTES, STREAMS, Piece, Place, end_place, merge_streams
 
 
 class LogRange(NamedTuple):
@@ -181,10 +184,11 @@ def merge_ranges(parts: list[LogRange]) -> list[LogRange]:
 
 
 SEEK_STRIDE_LINES = 512  # minimum number of lines between two seek points
+SMALL_PIECE_BYTES = 16 << 10  # bytes read from a log file at once if few lines are requested
 # Number of last lines of a ring buffer that are searched for in the files, to find the buffer's place there.
 RING_TAIL_LINES = 64
-# Maximum number of lines at the end of the files in which the last lines of a ring buffer are searched for.
-MAX_SEARCH_LINES = 20_000
+# Number of lines at the end of the files in which the last lines of a ring buffer are searched for: first, and at most.
+FIRST_SEARCH_LINES, MAX_SEARCH_LINES = 1_000, 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +224,13 @@ class StoredLines:
         self._is_finished = whole
         self._seek_points = [_SeekPoint(0, 0, parts[0].start if parts else (0, 0))]
         self.count = 0
+        # times in the log, which never decrease, and for each of them the number of its first line
+        self._times, self._numbers = array("d"), array("q")
         for _, spot in self._read_from(self._seek_points[0].copy(), lambda text: False):
+            latest = max(about.at or 0.0 for about in spot.about.values())
+            if spot.number > self.count and (not self._times or latest > self._times[-1]):
+                self._times.append(latest)
+                self._numbers.append(self.count)
             self.count = spot.number
             if spot.number >= self._seek_points[-1].number + SEEK_STRIDE_LINES:
                 self._seek_points.append(spot.copy())
@@ -246,7 +256,8 @@ class StoredLines:
         if start >= min(stop, self.count):
             return found
         place = bisect_right(self._seek_points, start, key=lambda spot: spot.number) - 1
-        for lines, spot in self._read_from(self._seek_points[place].copy(), may):
+        piece = PIECE_BYTES if stop - start > SEEK_STRIDE_LINES else SMALL_PIECE_BYTES
+        for lines, spot in self._read_from(self._seek_points[place].copy(), may, piece):
             if spot.number > start:
                 found += [line for line in lines if start <= line.number < stop]
             if spot.number >= stop:
@@ -260,8 +271,8 @@ class StoredLines:
             end: Number of the line after the buffer's last line.
             tail: Last lines of the buffer, which are searched for in the files.
         """
-        if tail:
-            first = max(0, self.count - MAX_SEARCH_LINES)
+        for most in (FIRST_SEARCH_LINES, MAX_SEARCH_LINES) if tail else ():
+            first = max(0, self.count - most)
             texts = [line.text for line in self.read(first, self.count)]
             for stop in range(len(texts), len(tail) - 1, -1):
                 if texts[stop - 1] == tail[-1] and texts[stop - len(tail) : stop] == list(tail):
@@ -269,15 +280,21 @@ class StoredLines:
         # An empty buffer of an active run begins with line 0 of the run.
         return max(0, self.count - end) if tail or self._is_finished else 0
 
+    def timed_ranges(self, place: int, stop: int) -> Iterator[tuple[float, int, int, int]]:
+        """Yield the lines before ``stop`` as ranges of numbers: time, which never decreases, ``place``, start, end."""
+        for at, (start, end) in zip(self._times, pairwise(chain(self._numbers, [self.count])), strict=True):
+            if start < stop:
+                yield at, place, start, min(end, stop)
+
     def _read_from(
-        self, spot: _SeekPoint, may: Callable[[str], bool] | None = None
+        self, spot: _SeekPoint, may: Callable[[str], bool] | None = None, size: int = PIECE_BYTES
     ) -> Iterator[tuple[list[Line], _SeekPoint]]:
         """Read from a position on. Yield the finished lines of each piece that ``may`` does not exclude, and the
         position after the piece.
         """
         while spot.part < len(self._ranges):
             part = self._ranges[spot.part]
-            for piece in merge_streams(self._folder, part.stem, spot.place, part.end):
+            for piece in merge_streams(self._folder, part.stem, spot.place, part.end, size):
                 spot.about[piece.stream] = about = LineInfo(piece.stream, piece.at, piece.run)
                 after = piece.offset + len(piece.data)
                 place = (after, spot.place[1]) if piece.stream == "out" else (spot.place[0], after)
@@ -301,6 +318,68 @@ class StoredLines:
                 for text in spot.splitters[stream].end():
                     lines.append(Line(spot.number + len(lines), text, spot.about[stream]))
         return lines
+
+
+class MergedLines(StoredLines):
+    """Lines of all ranks' log files before the lines of a ring buffer, merged by time, with the prefixes of the ranks.
+
+    Args:
+        ring: The buffer, of merged lines. Each rank's lines in the files end at its first line in the buffer.
+        open_logs: Opens the logs of the run.
+        whole: Whether the run has ended.
+    """
+
+    def __init__(self, ring: Ring, open_logs: Callable[[], RunLogs], *, whole: bool) -> None:
+        buffered = ring.read(0, ring.end)
+        self._first = buffered[0].number if buffered else ring.end
+        tails: dict[str, list[str]] = {}
+        for line in buffered:
+            prefix, bar, text = line.text.partition("| ")
+            tails.setdefault(prefix + bar, []).append(text)
+        logs = open_logs()  # after the lines of the buffer were read, so that the files contain these lines
+        self._ranks = [
+            (rank_prefix(rank), StoredLines.for_rank(logs, rank, whole=whole)) for rank in sorted(logs.ranges)
+        ]
+        ranges = []
+        for place, (prefix, lines) in enumerate(self._ranks):
+            tail = tails.get(prefix, [])
+            stop = lines.find_ring_offset(len(tail), tail[-RING_TAIL_LINES:]) if tail else lines.count
+            ranges.append(lines.timed_ranges(place, stop))
+        self.count = 0
+        # for each range of lines in merged order: its first number, its rank's place, its first number in that rank;
+        # at the end also the number after the last line
+        self._starts, self._places, self._numbers = array("q"), array("l"), array("q")
+        for _, place, start, end in heapq.merge(*ranges):
+            self._starts.append(self.count)
+            self._places.append(place)
+            self._numbers.append(start)
+            self.count += end - start
+        self._starts.append(self.count)
+
+    def read(self, start: int, stop: int, may: Callable[[str], bool] | None = None) -> list[Line]:
+        stop = min(stop, self.count)
+        parts: list[tuple[int, int, int, int]] = []
+        spans: dict[int, tuple[int, int]] = {}
+        for at in range(max(0, bisect_right(self._starts, start) - 1), bisect_left(self._starts, stop)):
+            place, shift = self._places[at], self._numbers[at] - self._starts[at]
+            low, high = max(self._starts[at], start), min(self._starts[at + 1], stop)
+            parts.append((place, shift, low, high))
+            spans[place] = spans.get(place, (low + shift, 0))[0], high + shift
+        lines = {place: self._read_rank(place, *span, may) for place, span in spans.items()}
+        return [
+            Line(number, self._ranks[place][0] + line.text, line.about)
+            for place, shift, low, high in parts
+            for number in range(low, high)
+            if (line := lines[place].get(number + shift)) is not None
+        ]
+
+    def _read_rank(self, place: int, start: int, stop: int, may: Callable[[str], bool] | None) -> dict[int, Line]:
+        prefix, stored = self._ranks[place]
+        check = None if may is None else lambda text: may(prefix + text.replace("\n", f"\n{prefix}"))
+        return {line.number: line for line in stored.read(start, stop, check)}
+
+    def find_ring_offset(self, end: int, tail: Sequence[str]) -> int:
+        return self.count - self._first
 
 
 def ring_tail(ring: Ring) -> tuple[int, list[str]]:

@@ -18,7 +18,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from skyward_core.client.log_search import LineMatch
-from skyward_core.client.run_history import StoredLines
+from skyward_core.client.run_history import MergedLines, StoredLines
 from skyward_core.model.errors import UsageError
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome
 from skyward_core.model.spec_field_checks import duration
@@ -320,9 +320,10 @@ class LogPanel(RunPanel[LogPane]):
                 self._folded = CollapsedRing(book.merged)
             self._folded.update(pool.world_size)
             ring = self._folded
-        self.pane.gap_hint = with_keys(_GAP, self.app.keys)
+        self.pane.gap_hint = with_keys(_GAP, self.app.keys) if chosen.collapsed else ""
         self.pane.set_ranks(failed_ranks(run) if chosen.failed else None)
-        self.pane.show(ring, merged=True)
+        files = None if run is None or chosen.collapsed else self._merged_lines(run, book.merged)
+        self.pane.show(ring, merged=True, files=files)
         return self.pane.repaint_if_changed()
 
     def _show_rank(self, column: LogColumn, pool: PoolView, run: RunView | None) -> bool:
@@ -383,6 +384,11 @@ class LogPanel(RunPanel[LogPane]):
         """Return a function that reads the saved log lines of a rank in a run from files."""
         session = self.app.required_session
         return lambda: StoredLines.for_rank(session.run_logs(run.id), rank, whole=run.state != "running")
+
+    def _merged_lines(self, run: RunView, ring: Ring) -> Files:
+        """Return a function that reads the saved log lines of all ranks from files, except for those in the ring."""
+        session = self.app.required_session
+        return lambda: MergedLines(ring, partial(session.run_logs, run.id), whole=run.state != "running")
 
     def _explain_empty(
         self, column: LogColumn, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection

@@ -30,6 +30,7 @@ from textual.reactive import reactive, var
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
+from textual.worker import Worker
 
 from skyward_core.client.run_history import StoredLines, ring_tail
 from skyward_core.model.errors import SkywardError
@@ -100,7 +101,8 @@ class LogPane(Widget, can_focus=True):
         self._files: Files | None = None
         self._filter: Matcher | None = None
         self._only: tuple[int, ...] | None = None
-        self._opening = False
+        self._opening = False  # whether the files are being read; a search of the lines that were read may follow
+        self._reader: Worker[None] | None = None  # worker that reads the files, and then searches their lines
         self._goal: int | None = None  # number of the line to scroll to once the files are read
         self._gap_checked_at = -math.inf  # monotonic time at which missing lines were last read from the files
         self._left = 0
@@ -125,14 +127,14 @@ class LogPane(Widget, can_focus=True):
         self.window.set_filter(old.filter.matcher if old.filter else None)
         self.window.set_search(old.search.matcher if old.search else None)
         self.top, self.merged, self.current_hit, self._goal = None, merged, None, goal
-        if not ring.end or old.filter or old.search:
+        if self._needs_files:
             self._load_files()
         self._repaint()
 
     @property
     def is_reading(self) -> bool:
         """Whether files are being read or searched."""
-        return self._opening
+        return self._reader is not None and not self._reader.is_finished
 
     @property
     def _is_missing_lines(self) -> bool:
@@ -140,12 +142,30 @@ class LogPane(Widget, can_focus=True):
         stored = self.window.stored
         return self._files is not None and (stored is None or stored.count < self.window.oldest)
 
+    @property
+    def _needs_files(self) -> bool:
+        window = self.window
+        return bool(window.filter or window.search or self._goal is not None or not window.ring.end)
+
     def _load_files(self, then: Callable[[], None] | None = None) -> None:
-        """Read the files with earlier lines, apply filter and search to these lines, then call ``then``."""
+        """Read the files with earlier lines, call ``then``, and apply filter and search to these lines.
+
+        Stops searches for earlier filters and searches.
+        """
         if self._files is not None and not self._opening:
             self._opening = True
-            self.run_worker(self._open_files(self.window, self._files, then), group="files")
+            loading = self._open_and_search(self.window, self._files, then)
+            self._reader = self.run_worker(loading, group="files", exclusive=True)
             self.post_message(self.StatusChanged(self))
+
+    async def _open_and_search(self, window: LogViewport, files: Files, then: Callable[[], None] | None) -> None:
+        try:
+            await self._open_files(window, files, then)
+            self._repaint()
+            await self._search_files(window)
+        except (SkywardError, OSError) as error:
+            self.trouble = format_error(error)
+        self._repaint()
 
     async def _open_files(self, window: LogViewport, files: Files, then: Callable[[], None] | None) -> None:
         try:
@@ -161,16 +181,11 @@ class LogPane(Widget, can_focus=True):
                 self._go_to_hit(goal)
             if then is not None:
                 then()
-            self._repaint()
-            await self._search_files(window)
-        except (SkywardError, OSError) as error:
-            self.trouble = format_error(error)
         finally:
             self._opening = False
-            self._repaint()
-            if self._goal is not None and window is not self.window:
+            if window is not self.window and self._needs_files:
                 # during the read, the pane has switched to another log, whose files must be read as well
-                self._load_files()
+                self.call_later(self._load_files)
 
     async def _search_files(self, window: LogViewport) -> None:
         """Apply filter and search to the lines in the files, slice by slice, and show the matches after each slice."""
@@ -249,8 +264,7 @@ class LogPane(Widget, can_focus=True):
         self._filter = matcher
         self.window.set_filter(matcher if self._only is None else Matcher.for_ranks(self._only, matcher))
         self._report_aborted()
-        if self.window.filter is not None:
-            self._load_files()
+        self._update_search()
         self._repaint()
 
     @property
@@ -269,10 +283,16 @@ class LogPane(Widget, can_focus=True):
         self.window.set_search(matcher)
         self._report_aborted()
         self.current_hit = None
-        if self.window.search is not None:
-            self._go_to_hit(self.window.find_match(self._last_number(), backwards=True))
-            self._load_files()
+        self._go_to_hit(self.window.find_match(self._last_number(), backwards=True))
+        self._update_search()
         self._repaint()
+
+    def _update_search(self) -> None:
+        """Apply changes of filter and search to the files. Without a filter and a search, stop searching."""
+        if self.window.filter or self.window.search:
+            self._load_files()
+        elif self._reader is not None and not self._opening:
+            self._reader.cancel()
 
     def _report_aborted(self) -> None:
         """Post :class:`SearchAborted` if a filter or search was dropped because it was too slow."""
@@ -285,6 +305,8 @@ class LogPane(Widget, can_focus=True):
 
     def step_hit(self, step: int) -> None:
         """Go to the next match. If the step is negative, go to the previous match."""
+        if self.window.search and self.window.search.begin and not self.is_reading:
+            self._load_files()
         if self.current_hit is not None:
             start = self.current_hit + (1 if step > 0 else -1)
         elif step > 0:
@@ -503,10 +525,10 @@ class LogPane(Widget, can_focus=True):
         return rows
 
     def _gap(self, missing: int, base: Style) -> Strip:
-        if not self._opening and time.monotonic() - self._gap_checked_at > _RELOAD_SECONDS:
+        if not self.is_reading and time.monotonic() - self._gap_checked_at > _RELOAD_SECONDS:
             self._gap_checked_at = time.monotonic()
             self.call_later(self._load_files)
-        reason = "being read …" if self._opening else self.trouble or self.gap_hint or "not available"
+        reason = "being read …" if self.is_reading else self.trouble or self.gap_hint or "not available"
         text = f"⋯ {count(missing, 'line')} omitted: {reason}"
         return Strip([Segment(text, base + Style(dim=True, italic=True))], cell_len(text)).crop(
             0, max(1, self.size.width)

@@ -10,6 +10,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -22,6 +23,7 @@ from skyward_tui.text.ansi_colours import plain
 PATIENCE = 0.5  # seconds of CPU time for the search of one line or one block of lines; a slower pattern is dropped
 
 Span = tuple[int, int, Callable[[int, int], list[Line]]]
+NEARBY = 128  # number of lines before and after requested lines that are also read from the files
 NEAR = 64  # if a line has no timestamp, number of following lines in which to look for a timestamp
 
 
@@ -165,6 +167,8 @@ class MatchIndex:
                 self._seen = changed
         lines = window.unfiltered(max(self._seen, window.oldest), window.end)
         for line in lines:
+            if line.number > self._seen:  # the ring has dropped lines since the last call; they are only in the files
+                self.begin = line.number
             if self.matcher.matches(line.text):
                 self.numbers.append(line.number)
             self._seen = line.number + 1
@@ -201,6 +205,7 @@ class LogViewport:
         self.search: MatchIndex | None = None
         self.timed_out_text = ""
         self._frozen_lines: list[Line] = []
+        self._nearby: list[Line] = []  # lines of the files around those that were last read from there
 
     @property
     def oldest(self) -> int:
@@ -226,10 +231,13 @@ class LogViewport:
             Offset that was added to all line numbers.
         """
         shift, self.stored, self.base = base - self.base, stored, base
-        self._frozen_lines = [line._replace(number=line.number + shift) for line in self._frozen_lines]
-        for hits in (self.filter, self.search):
-            if hits is not None:
-                hits.shift(shift)
+        self._nearby = []
+        frozen = [line._replace(number=line.number + shift) for line in self._frozen_lines]
+        self._frozen_lines = [line for line in frozen if line.number >= stored.count]
+        for hits in filter(None, (self.filter, self.search)):
+            hits.shift(shift)
+            # Merged files have the lines in order of time, and the ring had them in order of arrival.
+            hits.begin = max(hits.begin, min(stored.count, base + self.ring.first))
         return shift
 
     def freeze(self) -> None:
@@ -241,20 +249,17 @@ class LogViewport:
 
     def update(self) -> None:
         """Apply filter and search to the lines that were added since the last call."""
-        for name in ("filter", "search"):
-            hits: MatchIndex | None = getattr(self, name)
+        for hits in filter(None, (self.filter, self.search)):
             try:
-                if hits is not None:
-                    hits.update(self)
+                hits.update(self)
             except TimeoutError:
                 self.abort_search(hits)
 
-    def abort_search(self, hits: MatchIndex | None) -> None:
+    def abort_search(self, hits: MatchIndex) -> None:
         """Drop the filter or the search whose pattern is too slow, and store its text for a message."""
-        if hits is not None:
-            self.filter = None if hits is self.filter else self.filter
-            self.search = None if hits is self.search else self.search
-            self.timed_out_text = self.timed_out_text or hits.matcher.text
+        self.filter = None if hits is self.filter else self.filter
+        self.search = None if hits is self.search else self.search
+        self.timed_out_text = self.timed_out_text or hits.matcher.text
 
     def set_filter(self, matcher: Matcher | None) -> None:
         self.filter = None if matcher is None else MatchIndex(matcher, self.oldest)
@@ -312,11 +317,17 @@ class LogViewport:
             spans = [frozen, *spans]
             newest = held
         if self.stored is not None:
-            spans = [(0, min(newest, self.stored.count), self.stored.read), *spans]
-            # The files also contain the lines that the ring buffer has dropped since :meth:`freeze`.
-            if self._frozen_lines and self.stored.count > spans[1][1]:
-                spans.insert(2, (spans[1][1], min(spans[2][0], self.stored.count), self.stored.read))
+            spans = [(0, min(newest, self.stored.count), partial(self._read_stored, self.stored)), *spans]
         return [span for span in spans if span[0] < span[1]]
+
+    def _read_stored(self, stored: StoredLines, start: int, stop: int) -> list[Line]:
+        """Read lines from the files. Few lines are read together with those around them, which are often read next."""
+        if stop - start > NEARBY:
+            return stored.read(start, stop)
+        if not self._nearby or start < self._nearby[0].number or stop > self._nearby[-1].number + 1:
+            self._nearby = stored.read(max(0, start - NEARBY), stop + NEARBY)
+        first = self._nearby[0].number if self._nearby else start
+        return self._nearby[start - first : stop - first]
 
     def _from_ring(self, start: int, stop: int) -> list[Line]:
         lines = self.ring.read(start - self.base, stop - self.base)

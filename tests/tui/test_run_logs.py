@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,13 @@ import pytest
 from textual import events
 from textual.pilot import Pilot
 
+import skyward_core as sky
+from skyward_core.client.session import Session
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, RootCause
+from skyward_core.model.specs import Options, PoolSpec
+from skyward_core.providers.local.provider import Local
 from skyward_core.store.run_log_reader import LogRange, RunLogs
+from skyward_core.tasks.function_pickling import make_task
 from skyward_core.views.log_buffers_and_rank_activity import LogBuffers
 from skyward_core.views.pool_view import RunView
 from skyward_tui.app.app import SkywardApp
@@ -21,7 +27,7 @@ from skyward_tui.panels import log_viewport_and_matching
 from skyward_tui.panels.log import LogColumn
 from skyward_tui.panels.log_pane import LogPane
 from skyward_tui.screens.run import RunScreen
-from tests.support.app_driver import on_run_screen, press, screen_text, typed, until
+from tests.support.app_driver import on_run_screen, press, running_app, screen_text, typed, until
 from tests.support.fake_session import NOW, FakeSession, failed_run
 from tests.tui.conftest import log_of
 
@@ -304,8 +310,10 @@ async def test_search_in_files_shows_its_progress(
     run = session.open_run(view)
     text = "".join(f"step {number}\n" for number in range(1_000))
     may_continue, search = threading.Semaphore(0), log_viewport_and_matching._matching_numbers
+    cancelled: list[threading.Event] = []
 
     def search_when_allowed(*arguments: Any) -> list[int]:
+        cancelled.append(arguments[-1])
         assert may_continue.acquire(timeout=60)
         return search(*arguments)
 
@@ -313,15 +321,73 @@ async def test_search_in_files_shows_its_progress(
     monkeypatch.setattr(log_viewport_and_matching, "SLICE_LINES", (250, 250))
     session.print(view, 0, text)
     keep(session, run, tmp_path / "logs", {0: text})
-    async with on_run_screen(app, NARROWER) as (pilot, _):
+    async with on_run_screen(app, NARROWER) as (pilot, screen):
         await pilot.press("slash")
-        await typed(app, pilot, "missing")
+        await typed(app, pilot, "miss")
+        await press(pilot, "enter", until="/miss 0 hits  searching 10 %")
+        # esc cancels the search, and a later search replaces it.
+        await press(pilot, "escape", until=lambda: not log_of(screen).pane.is_reading)
+        assert "search" not in screen_text(app)
+        await pilot.press("slash")
+        await typed(app, pilot, "missi")
+        await until(pilot, "/missi 0 hits  searching 10 %")
+        await typed(app, pilot, "ng")
         await press(pilot, "enter", until="/missing 0 hits  searching 10 %")
+        await until(pilot, lambda: [each.is_set() for each in cancelled] == [True, True, False])
+        may_continue.release(2)
         for done in ("searching 35 %", "searching 60 %", "searching 85 %"):
             may_continue.release()
             await until(pilot, done)
         may_continue.release()
         await until(pilot, lambda: "/missing 0 hits" in screen_text(app) and "search" not in screen_text(app))
+
+
+def prints_much(lines: int, gate: str) -> None:
+    for number in range(lines):
+        print(f"step {number} {'needle' if number % 5_000 == 7 else ''}")
+    while not Path(gate).exists():
+        time.sleep(0.01)
+    print("the last needle")
+
+
+def hits(pane: LogPane) -> list[str]:
+    """Return the numbers in the lines that the search has found."""
+    search = pane.window.search
+    assert search is not None and not search.begin
+    return [line.text.split()[2] for at in search.numbers for line in pane.window.unfiltered(at, at + 1)]
+
+
+async def test_search_covers_the_whole_merged_log_of_a_live_and_an_ended_run(tmp_path: Path) -> None:
+    session, gate = Session(), tmp_path / "gate"
+    options = Options(console=False)
+    session.create(PoolSpec(name="much", provider=Local(), nodes=2, options=options)).result(90)
+    run = session.launch("much", make_task(sky.function(prints_much)(15_000, str(gate)))).result(30)
+    view = session.view("much")
+    expected = sorted(f"{number}" for number in (7, 5_007, 10_007) for _ in range(2))
+    try:
+        async with on_run_screen(SkywardApp(Session), SIZE) as (pilot, screen):
+            pane = log_of(screen).pane
+            await press(pilot, "a", until=lambda: pane.window.ring.end == 30_000)
+            await press(pilot, "slash", *"needle", until="/needle 6/6")
+            await press(pilot, "enter", until=lambda: pane.has_focus and not pane.is_reading)
+            assert sorted(hits(pane)) == expected
+            await press(pilot, "n", until="n N match 1/6")
+            gate.touch()
+            await until(pilot, "n N match 1/8")
+            await press(pilot, "N", until="n N match 8/8")
+        session.wait("much", run.id).result(60)
+    finally:
+        gate.touch()
+        session.tear_down("much").result(90)
+        session.detach()
+    app = SkywardApp(Session)
+    async with running_app(app, SIZE, until=lambda: app.session is not None) as pilot:
+        app.show_run(view.key, run.id)
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and "DONE" in screen_text(app))
+        await press(pilot, "a", "slash", *"needle", "enter", until="/needle 8/8")
+        pane = log_of(app.screen).pane
+        await until(pilot, lambda: not pane.is_reading)
+        assert sorted(hits(pane)[:6]) == expected and hits(pane)[6:] == ["last", "last"]
 
 
 async def test_missing_log_lines_are_replaced_by_a_row(app: SkywardApp, session: FakeSession, tmp_path: Path) -> None:
@@ -334,7 +400,7 @@ async def test_missing_log_lines_are_replaced_by_a_row(app: SkywardApp, session:
         await pilot.press("g")
         gap = "⋯ 900 lines omitted: no run 'p-1' in the ledger"
         await until(pilot, lambda: shown(screen)[0] == gap and shown(screen)[1] == "step 900")
-        await press(pilot, "a", "g", until=lambda: "[ and ] show each rank from its first line" in shown(screen)[0])
+        await press(pilot, "a", "g", until=lambda: shown(screen)[0] == gap)
         await pilot.press("slash")
         await typed(app, pilot, "step 99")
         await press(pilot, "enter", until="/step 99 10/10  searched the last 100 lines")

@@ -9,6 +9,7 @@ import random
 import threading
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,10 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skyward_core.client.run_history import OutputChunk
+from skyward_core.protocol.node_paths import MARKS
+from skyward_core.protocol.stdout_stderr_order_marks import encode_mark
 from skyward_core.store import run_log_reader
-from skyward_core.store.run_log_reader import LogRange, StoredLines
+from skyward_core.store.run_log_reader import LogRange, MergedLines, StoredLines
 from skyward_core.util.terminal_safe_text import sanitize_colored
-from skyward_core.views import log_collapsing, stdout_stderr_order
+from skyward_core.views import log_collapsing
 from skyward_core.views.log_buffers_and_rank_activity import (
     LAZY_LINES,
     LINE_LIMIT,
@@ -369,7 +372,7 @@ def test_reading_a_stored_log_from_any_line_equals_a_full_read(
     data = b"".join(pieces)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(run_log_reader, "SEEK_STRIDE_LINES", 1)
-        patch.setattr(stdout_stderr_order, "PIECE_BYTES", 3)
+        patch.setattr(run_log_reader, "SMALL_PIECE_BYTES", 3)
         log = stored(folder, data, data[::-1], whole=whole)
         ring = LogRing()
         ring.feed(data)
@@ -389,6 +392,55 @@ def test_stored_logs_of_several_workers_are_concatenated(tmp_path: Path) -> None
     for whole, last in ((True, ["three"]), (False, [])):
         log = StoredLines(tmp_path, parts, whole=whole)
         assert [line.text for line in log.read(0, 9)] == ["one", "unfinished", "two", *last]
+
+
+@settings(max_examples=examples(60))
+@given(
+    chunks=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4), st.integers(-3, 3)), max_size=40),
+    capacity=st.integers(1, 60),
+    after=st.integers(0, 3),
+    begin=st.integers(0, 50),
+)
+def test_merged_files_have_each_line_before_the_ring_once_and_by_time(
+    chunks: list[tuple[int, int, int]], capacity: int, after: int, begin: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, book = tmp_path_factory.mktemp("logs"), LogBuffers(capacity)
+    written = {rank: b"" for rank in range(3)}
+    marks = dict(written)
+    times: dict[str, float] = {}
+    for at, (rank, count, late) in enumerate([*chunks, *[(0, 1, 0)] * after]):
+        texts = [f"{at}.{number}" for number in range(count)]
+        data = "".join(f"{text}\n" for text in texts).encode()
+        if at < len(chunks):  # the ring is read before the files
+            book.feed(rank, "out", data, 1e9 + at + late, "p-1")
+        written[rank] += data
+        marks[rank] += encode_mark("-", 1e9 + at + late, len(written[rank]), 0, "p-1")
+        times |= dict.fromkeys([f"r{rank:03d}| {text}" for text in texts], 1e9 + at + late)
+    for rank, data in written.items():
+        (folder / f"r{rank:03d}.out").write_bytes(data)
+        (folder / f"r{rank:03d}{MARKS}").write_bytes(marks[rank])
+    parts = {rank: [LogRange(f"r{rank:03d}", (0, 0), (len(data), 0))] for rank, data in written.items()}
+    logs: Any = SimpleNamespace(folder=folder, ranges=parts)
+    ring = book.for_run("p-1").merged
+    buffered = ring.lines(ring.first, ring.end)
+    log = MergedLines(ring, lambda: logs, whole=True)
+    lines = log.read(0, log.count)
+    assert [line.number for line in lines] == list(range(log.count))
+    assert log.read(begin, begin + 5) == lines[begin : begin + 5]
+    own = [line for line in lines if line.text.startswith("r001| ")]
+    assert log.read(0, log.count, lambda text: "\nr001| " in f"\n{text}") == own
+    assert log.find_ring_offset(0, []) + ring.first == log.count
+    texts = [line.text for line in lines]
+    for rank in range(3):
+        shown = [text for text in [*texts, *buffered] if text.startswith(rank_prefix(rank))]
+        everything = [f"{rank_prefix(rank)}{text}" for text in written[rank].decode().splitlines()]
+        # Lines that were printed after the ring was read are still to come into it.
+        is_in_ring = any(text.startswith(rank_prefix(rank)) for text in buffered)
+        assert shown == everything[: len(everything) - after * (rank == 0 and is_in_ring)]
+    latest: dict[str, float] = {}
+    for text in texts:
+        latest[text[:6]] = max(latest.get(text[:6], 0.0), times[text])
+        assert latest[text[:6]] == max(latest.values())
 
 
 # Collapsed lines: equal lines of several ranks become one row.
