@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -22,6 +22,7 @@ from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.number_time_and_run_state_format import ago, count, failure, number, precise_duration
 from skyward_tui.text.queue_trial_and_comparison_rows import difference_table, parse_rank_pair, scalar_text, task_note
+from skyward_tui.text.rank_states_from_views import find_paused
 from skyward_tui.text.state_styles import FAILURES, state_style
 from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width, one_line
 from skyward_tui.ui.actions import first_key
@@ -79,6 +80,7 @@ class ResultsPane(VirtualList[TaskView]):
         self._tasks: list[TaskView] = []
         self._head: list[tuple[str, str, str]] = []
         self._state: object = None
+        self._paused: Collection[int] = ()
         # by key: column width in cells, if all results have the same keys; otherwise empty
         self._columns: dict[str, int] = {}
         self._files: list[WrittenFile] = []
@@ -86,14 +88,18 @@ class ResultsPane(VirtualList[TaskView]):
         # rows of the sweep's trials, which replace the rows of tasks; None for other runs
         self.trials: TrialLines | None = None
 
-    def update(self, run: RunView | None) -> bool:
-        """Show the results of a run. Return whether anything has changed."""
-        state = None if run is None else (run.id, run.version, run.state)
+    def update(self, run: RunView | None, paused: Collection[int] = ()) -> bool:
+        """Show the results of a run. Return whether anything has changed.
+
+        Args:
+            paused: Ranks that wait at a breakpoint.
+        """
+        state = None if run is None else (run.id, run.version, run.state, paused)
         if state == self._state:
             return False
         if self.run is not None and (run is None or run.id != self.run.id):
             self.trials = None
-        self.run, self._state = run, state
+        self.run, self._state, self._paused = run, state, paused
         self._tasks = [] if run is None else [task for _, task in sorted(run.tasks.items())]
         self._columns = _columns([task for task in self._tasks[:MOST_ALIGNED] if task.outcome is not None])
         self._head = [] if run is None else [*_cause_row(run), *_outlier_rows(run), *_aggregate_rows(run)]
@@ -177,7 +183,7 @@ class ResultsPane(VirtualList[TaskView]):
         if self.trials is not None:
             return self.trials.row(index, width)
         task = self._tasks[index]
-        mark = state_style(task.state)
+        mark = state_style("paused" if task.state == "running" and task.rank in self._paused else task.state)
         seconds = precise_duration(task.outcome.seconds) if task.outcome else ""
         name = f" r{task.rank:<4}" if self.run is None or self.run.kind == "broadcast" else f" #{task.index:<5}"
         head = f"{mark.text:<13}{seconds:>8}  "
@@ -248,7 +254,7 @@ class ResultsPanel(RunPanel[ResultsPane]):
         self._shows_own_results = False
 
     def update_view(self, pool: PoolView, run: RunView | None, now: float, chosen: RunSelection) -> bool:
-        changed = self.main.update(run)
+        changed = self.main.update(run, find_paused(pool))
         changed |= self._update_trials(pool, run, now)
         changed |= self._update_files(pool, run, now)
         had_content, self.has_content = self.has_content, self.main.has_results or self.has_class("-active")

@@ -69,6 +69,17 @@ async def test_results_are_exported_in_the_format_of_the_file_name(
         assert [pickle.load(file) for _ in range(3)] == [[0, 1], {"loss": 0.5}, {"loss": 1.5}]
 
 
+async def test_rank_at_a_breakpoint_is_paused_in_the_results(app: SkywardApp, session: FakeSession) -> None:
+    view, run = session.pool_with_run("p", 3)
+    session.end_rank(view, run, 0, summary=value({"loss": 0.5}))
+    async with on_run_screen(app, (160, 40)) as (pilot, _):
+        await press(pilot, "4", "z", until="r1   ● running")
+        session.emit(view, events.RankPhase(pool=view.name, rank=1, phase="paused", at=session.now))
+        await until(pilot, lambda: "r1   ◍ paused" in screen_text(app) and "r2   ● running" in screen_text(app))
+        session.emit(view, events.RankPhase(pool=view.name, rank=1, phase="running", at=session.now))
+        await until(pilot, "r1   ● running")
+
+
 # Results whose parts have the same names stand below these, figures below each other.
 
 
