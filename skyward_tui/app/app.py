@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -48,8 +49,6 @@ from skyward_tui.ui.typed_key_queue import KeyQueue
 from skyward_tui.widgets.screen_frame_and_replay_line import DEMO, DEMO_CAPTIONS, MIN_HEIGHT, MIN_WIDTH, Panel
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import RenderableType
     from textual.actions import ActionParseResult
     from textual.dom import DOMNode
@@ -128,12 +127,7 @@ class SkywardApp(App[None]):
     # shows only "terminal too small".
     HORIZONTAL_BREAKPOINTS = [(0, "-slim"), (MIN_WIDTH, "-narrow"), (100, "-normal"), (140, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (MIN_HEIGHT, "-short"), (30, "-tall")]  # noqa: RUF012
-    CSS: ClassVar[str] = """
-    ToastRack { display: none; }
-    CommandPalette > Vertical { width: 100%; max-width: 90; margin-top: 1; }
-    CommandPalette #--results { max-width: 90; max-height: 85vh; }
-    CommandPalette SearchIcon { display: none; }
-    """
+    CSS_PATH = Path(__file__).with_suffix(".tcss")
 
     # The theme is the default of the reactive, because Textual would compute all styles twice if the theme changed
     # before the first paint.

@@ -29,7 +29,16 @@ from skyward_tui.text.state_styles import _STATE_STYLES
 from skyward_tui.ui.themes import CONTRAST, RANK_HUES, UNCOLOURED, contrast, ensure_contrast, rank_style
 from skyward_tui.widgets.form_fields import OptionRows
 from skyward_tui.widgets.virtual_list import CursorList
-from tests.support.app_driver import Size, on_launch_form, press, running_app, screen_svg, screen_text, until
+from tests.support.app_driver import (
+    Size,
+    on_launch_form,
+    on_run_screen,
+    press,
+    running_app,
+    screen_svg,
+    screen_text,
+    until,
+)
 from tests.support.every_screen import every_screen
 from tests.support.fake_session import FakeSession
 from tests.support.own_home import set_own
@@ -289,6 +298,14 @@ async def test_cells_of_the_cursor_row_are_readable_in_every_theme(app: SkywardA
                         continue
                     front, back = map(Color.from_rich_color, (each.style.color, each.style.bgcolor))
                     assert contrast(front, back) >= 4.5, (theme.name, kind, each)
+
+
+async def test_bar_marks_the_focused_field_of_dialogs_and_prompts(app: SkywardApp, session: FakeSession) -> None:
+    session.pool_with_run("p", 2)
+    async with on_run_screen(app, (120, 40)) as (pilot, _):
+        for keys in (["slash"], ["escape", "V"], ["escape", "question_mark", "slash"]):
+            await press(pilot, *keys, until=lambda: isinstance(app.focused, Input))
+            assert app.focused is not None and app.focused.styles.border_left[0] == "outer", keys
 
 
 async def test_bar_marks_the_focused_field_in_every_theme(app: SkywardApp, tmp_path: Path, proofs: bool) -> None:
