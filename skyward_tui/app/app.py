@@ -167,7 +167,7 @@ class SkywardApp(App[None]):
         self.budgets = BudgetQuestions(self)
         self.immediate_repaint = ImmediateRepaint()
         self._started_at = time.time()
-        self._version = ""  # installed version at the first change of the screen; "" before
+        self._version = ""  # installed version at the last change of the screen; "" before the first change
         # messages about invalid values in the settings and in the saved state, which are ignored
         self._problems: list[str] = []
         self._asked_theme, self._plain = theme, plain
@@ -366,9 +366,9 @@ class SkywardApp(App[None]):
 
         with suppress(PackageNotFoundError):  # during an installation, or in a checkout that is not installed
             installed = version("skyward-tui")
-            self._version = self._version or installed
-            if installed != self._version:
+            if self._version and installed != self._version:
                 self.flash("skyward-tui was updated: restart it", "warning")
+            self._version = installed
 
     @property
     def _front_screen(self) -> BaseScreen[Any] | None:

@@ -498,8 +498,8 @@ async def test_breadcrumbs_begin_with_pools_on_every_screen(app: SkywardApp, ses
         }  # fmt: skip
 
 
-async def test_installed_update_is_reported_when_a_screen_opens(
-    app: SkywardApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_installed_update_is_reported_once_when_a_screen_opens(
+    app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_app(app, (80, 24), until=lambda: app.session is not None) as pilot:
         await press(pilot, "H", until=lambda: bool(app._version))
@@ -508,4 +508,10 @@ async def test_installed_update_is_reported_when_a_screen_opens(
         update.mkdir()
         (update / "METADATA").write_text("Metadata-Version: 2.1\nName: skyward-tui\nVersion: 9.9\n")
         monkeypatch.syspath_prepend(str(tmp_path))
-        await press(pilot, "escape", until="skyward-tui was updated: restart it")
+        updated = "skyward-tui was updated: restart it"
+        await press(pilot, "escape", until=updated)
+        session.now += 60
+        await until(pilot, lambda: updated not in screen_text(app))
+        await press(pilot, "H", until="history")
+        await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
+        assert updated not in screen_text(app)
