@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from skyward_core.client.replay_session import Playback, PlaybackState
 
 MIN_WIDTH, MIN_HEIGHT = 60, 15
+LEAST_CRUMB = 8  # minimum width in cells to which the name of the current screen is cut
 FLASH_SECONDS = 6.0
 _EMPTY = Content("")
 _FLASHES = {
@@ -85,8 +86,10 @@ class Breadcrumbs(Chrome):
         ]
         trails = [Content.assemble(*each) for each in crumbs]
         # If the most important part of the state does not fit beside all breadcrumbs, leave out breadcrumbs of the
-        # upper levels.
-        left = next((each for each in trails if each.cell_length + 3 + least <= self.size.width), trails[0])
+        # upper levels, and cut a long name.
+        room = self.size.width - 3 - least
+        cut = trails[-1].truncate(room, ellipsis=True) if room >= LEAST_CRUMB else trails[0]
+        left = next((each for each in trails if each.cell_length <= room), cut)
         room = self.size.width - left.cell_length - 3
         status = Content("")
         for state in states:

@@ -498,6 +498,17 @@ async def test_breadcrumbs_begin_with_pools_on_every_screen(app: SkywardApp, ses
         }  # fmt: skip
 
 
+async def test_progress_is_shown_in_the_header_beside_a_long_name(app: SkywardApp, session: FakeSession) -> None:
+    view = session.pool("a-pool-with-a-long-name", 4)
+    run = session.open_run(view, "finetune_a_language_model_on_our_corpus")
+    for step in range(1, 35):
+        view.metrics.add_values(run.id, 0, session.now, {"step": step, "total": 100})
+        session.now += 1
+    async with on_run_screen(app, (80, 24)) as (pilot, _):
+        await until(pilot, lambda: "34 % · 1:05 left · 1 it/s\n" in screen_text(app))
+        assert screen_text(app).startswith(" finetune_a_language")
+
+
 async def test_installed_update_is_reported_once_when_a_screen_opens(
     app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
