@@ -49,9 +49,9 @@ async def test_keys_typed_after_tab_go_to_the_next_field(app: SkywardApp, sessio
     Path("work.py").write_text(SCRIPT)
     async with running_app(app, SIZE, until=lambda: app.session is not None) as pilot:
         at_once(app, "n", *"work.py", "tab", "tab", *"3")
-        await until(pilot, lambda: "python 3" in screen_text(app) and "rounds" in screen_text(app))
+        await until(pilot, lambda: "python ▌3" in screen_text(app) and "rounds" in screen_text(app))
         at_once(app, "tab", *"rounds=3", *["tab"] * 3, *"xq")
-        await until(pilot, lambda: "rounds=3 " in screen_text(app) and "name xq" in screen_text(app))
+        await until(pilot, lambda: "rounds=3 " in screen_text(app) and "name ▌xq" in screen_text(app))
         assert isinstance(app.screen, LaunchScreen)
         assert app.screen.query_one("#script", Input).value == "work.py"
 
@@ -108,8 +108,8 @@ def test_typed_ahead_keys_arrive_on_a_real_terminal(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path / "home", cwd=tmp_path)
     try:
         terminal.press("nwork.py\t\t3")  # before the app is there, in one piece
-        terminal.until(lambda text: "rounds" in text and "python 3" in text)
-        terminal.press("\trounds=3\t\t\txq", until=lambda text: "rounds=3 " in text and "name xq" in text)
+        terminal.until(lambda text: "rounds" in text and "python ▌3" in text)
+        terminal.press("\trounds=3\t\t\txq", until=lambda text: "rounds=3 " in text and "name ▌xq" in text)
     finally:
         terminal.close()
 
