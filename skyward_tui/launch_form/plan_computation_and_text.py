@@ -27,7 +27,7 @@ from skyward_tui.launch_form.form import (
     relative_path,
 )
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
-from skyward_tui.text.number_time_and_run_state_format import count, count_range, duration, hourly
+from skyward_tui.text.number_time_and_run_state_format import count, count_range, duration, hourly, money
 from skyward_tui.text.queue_trial_and_comparison_rows import gang_text
 from skyward_tui.text.teardown_and_leftovers import kept_pool_text
 
@@ -216,7 +216,10 @@ def _rental_rows(plan: LaunchPlan, may_remember: bool) -> Iterator[tuple[str, st
         yield from _cost(hourly(plan))
         yield "note", error_message(error)
         return
-    yield from _cost(rental.cost if rental.attempts else hourly(plan))
+    total = ""
+    if rental.hourly and (limit := plan.request.timeout) and not plan.keep and plan.sheet is None:
+        total = f", {money(rental.hourly * limit / 3600)} at the time limit of {duration(limit)}"
+    yield from _cost((rental.cost if rental.attempts else hourly(plan)) + total)
     for number, each in enumerate(rental.attempts[:ATTEMPTS_SHOWN], 1):
         yield "tries" if number == 1 else "or", sanitize_line(each.priced)
     if (more := len(rental.attempts) - ATTEMPTS_SHOWN) > 0:
