@@ -91,11 +91,15 @@ NEVER_SHADOWED = ("encodings", "antigravity", "idlelib", "test", "this", "tkinte
 _BUFFERED = (stat.S_IFREG, stat.S_IFIFO)
 
 
-def install_gc_pause() -> None:
-    """Pause garbage collection during imports of large packages from now on. Idempotent."""
+def install_gc_pause(unbuffered: Sequence[str] = ()) -> None:
+    """Pause garbage collection during imports of large packages from now on. Idempotent.
+
+    Args:
+        unbuffered: Paths of files that have no unwritten data at exit, even if this process opens them later.
+    """
     if not any(isinstance(finder, _LargeFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _LargeFinder())
-        atexit.register(_unfreeze_at_exit, writable_descriptors())
+        atexit.register(_unfreeze_at_exit, writable_descriptors(), unbuffered)
 
 
 @contextmanager
@@ -164,10 +168,14 @@ def _has_finalizers_of_users() -> bool:
 # At exit, unfreeze objects only if they may hold unwritten data: open files, or objects with finalizers. Collecting
 # them takes 0.1 s and more with torch. The first collection at exit only frees earlier garbage, so objects stay frozen
 # until it ends.
-def _unfreeze_at_exit(at_start: frozenset[tuple[int, int, int]] | None) -> None:
+def _unfreeze_at_exit(at_start: frozenset[tuple[int, int, int]] | None, unbuffered: Sequence[str]) -> None:
     now = writable_descriptors()
-    if at_start is not None and now is not None and now <= at_start and not _has_finalizers_of_users():
-        return
+    if at_start is not None and now is not None:
+        ours = {
+            (found.st_dev, found.st_ino) for path in unbuffered if os.path.exists(path) for found in [os.stat(path)]
+        }
+        if all(each[1:] in ours for each in now - at_start) and not _has_finalizers_of_users():
+            return
     if gc.isenabled():
         gc.callbacks.append(_unfreeze_on_stop)
     else:

@@ -163,6 +163,31 @@ def test_slow_memory_release_at_exit_is_not_reported_as_a_hang(home: Path) -> No
     assert "Timeout" not in output
 
 
+@pytest.mark.parametrize("opens", [False, True])
+def test_exit_collects_imported_objects_only_if_user_code_left_a_file_open(
+    home: Path, tmp_path: Path, opens: bool
+) -> None:
+    def prints_and_logs() -> None:
+        import gc
+        import sys
+
+        def record(phase: str, info: object) -> None:
+            gc.callbacks.remove(record)
+            gc.callbacks.append(record)  # the last callback, so that it sees the state after the collection
+            (tmp_path / phase).write_text(str(gc.get_freeze_count() > 0))
+
+        gc.freeze()  # as after the import of a large package
+        print("epoch 1")
+        sky.log(loss=1.0)
+        if opens:
+            sys.left_open = (tmp_path / "left_open").open("w")  # type: ignore[attr-defined]
+        atexit.register(gc.callbacks.append, record)
+
+    with pool_for(home) as pool:
+        sky.function(prints_and_logs)() @ pool
+    assert (tmp_path / "stop").read_text() == str(not opens)
+
+
 @pytest.fixture
 def pool(home: Path) -> Iterator[sky.Compute]:
     """Pool of two nodes with a grace period that is longer than these ranks need."""

@@ -98,7 +98,7 @@ def main(socket_path: str, folder: str, rank: str, number: str) -> None:
     stacks = paths.stacks(int(rank), int(number))
     enable_stack_dumps(stacks)
     # Called before user code opens files, because files that are open now do not count as unwritten data at exit.
-    import_hooks_gc_pause_and_alias.install_gc_pause()
+    import_hooks_gc_pause_and_alias.install_gc_pause((log_path + MARKS, log_path + METRICS))
     # Cancels the stack dump of `leave_contexts` in the last exit handler: the handler registered first runs last. The
     # remaining steps of the exit only free memory, which can take long, and a dump would show no Python frames.
     atexit.register(faulthandler.cancel_dump_traceback_later)
