@@ -13,7 +13,7 @@ import importlib
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.machinery import FrozenImporter, ModuleSpec, PathFinder
 from types import FunctionType, ModuleType
@@ -95,7 +95,7 @@ def install_gc_pause(unbuffered: Sequence[str] = ()) -> None:
     """Pause garbage collection during imports of large packages from now on. Idempotent.
 
     Args:
-        unbuffered: Paths of files that have no unwritten data at exit, even if this process opens them later.
+        unbuffered: Files that have no unwritten data at exit, even if this process opens them later.
     """
     if not any(isinstance(finder, _LargeFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _LargeFinder())
@@ -122,11 +122,14 @@ def pause_gc() -> Iterator[None]:
         gc.enable()
 
 
-def writable_descriptors() -> frozenset[tuple[int, int, int]] | None:
+def writable_descriptors(unbuffered: Collection[str] = ()) -> frozenset[tuple[int, int, int]] | None:
     """Return the descriptors of open files that may have unwritten data: number, device and inode.
 
     Sockets, pipes to this process and GPU devices are not included: frameworks leave them open, but write to them
     without a buffer. None if the system does not list descriptors.
+
+    Args:
+        unbuffered: Resolved paths of files that are not included either.
     """
     import fcntl
 
@@ -138,10 +141,11 @@ def writable_descriptors() -> frozenset[tuple[int, int, int]] | None:
     for number in numbers:
         with suppress(OSError):  # The listing contains its own descriptor, which is closed by now.
             there = os.fstat(number)
-            kind, flags = stat.S_IFMT(there.st_mode), fcntl.fcntl(number, fcntl.F_GETFL)
-            if kind == stat.S_IFIFO and flags & os.O_ACCMODE == os.O_RDONLY:
+            kind, access = stat.S_IFMT(there.st_mode), fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
+            file = os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
+            if kind == stat.S_IFIFO and access == os.O_RDONLY:
                 own.add(there.st_ino)
-            elif flags & os.O_ACCMODE != os.O_RDONLY and (kind in _BUFFERED or os.isatty(number)):
+            elif access != os.O_RDONLY and (kind in _BUFFERED or os.isatty(number)) and file not in unbuffered:
                 found.add((number, there.st_dev, there.st_ino))
     return frozenset(each for each in found if each[2] not in own)
 
@@ -169,13 +173,9 @@ def _has_finalizers_of_users() -> bool:
 # them takes 0.1 s and more with torch. The first collection at exit only frees earlier garbage, so objects stay frozen
 # until it ends.
 def _unfreeze_at_exit(at_start: frozenset[tuple[int, int, int]] | None, unbuffered: Sequence[str]) -> None:
-    now = writable_descriptors()
-    if at_start is not None and now is not None:
-        ours = {
-            (found.st_dev, found.st_ino) for path in unbuffered if os.path.exists(path) for found in [os.stat(path)]
-        }
-        if all(each[1:] in ours for each in now - at_start) and not _has_finalizers_of_users():
-            return
+    now = writable_descriptors({*map(os.path.realpath, unbuffered)})
+    if at_start is not None and now is not None and now <= at_start and not _has_finalizers_of_users():
+        return
     if gc.isenabled():
         gc.callbacks.append(_unfreeze_on_stop)
     else:

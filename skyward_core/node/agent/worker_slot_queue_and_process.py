@@ -525,8 +525,7 @@ class Slot:
         if self.process is process:
             self.logs.write_message(
                 f"the worker of rank {self.rank} did not exit within its grace period and is killed "
-                f"({process.kill_reason}): exit handlers, threads and unwritten files are "
-                "interrupted"
+                f"({process.kill_reason}): exit handlers, threads and unwritten files are interrupted"
             )
             signal_group(process.pid, signal.SIGKILL)
 
