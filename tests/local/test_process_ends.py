@@ -18,8 +18,10 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
+from skyward_core.client.run_history import load_preview
 from skyward_core.plugins import Plugin
-from tests.support.pool_logs import last_run, log_of, settled
+from skyward_core.store.ledger import Ledger
+from tests.support.pool_logs import last_run, log_of, settled, stored
 from tests.support.waiting import wait_until
 
 STARTS_WORKERS = True
@@ -140,6 +142,36 @@ def test_worker_exit_that_takes_too_long_is_killed_and_reported(home: Path, tmp_
     assert "Timeout (0:00:02.7" in output, "where it hung"
     assert "is killed (the pool is torn down): exit handlers" in output
     assert any("are interrupted" in line for line in shown.lines(0, shown.end))
+
+
+def test_report_of_a_killed_worker_is_not_in_the_logs_of_the_next_run(home: Path, tmp_path: Path) -> None:
+    def never_ends() -> None:
+        import threading
+
+        threading.Thread(target=time.sleep, args=(600,)).start()
+        sys.exit(3)
+
+    def waits(folder: str) -> None:
+        (Path(folder) / "begun").touch()
+        while not (Path(folder) / "go").exists():
+            time.sleep(0.01)
+        print("second")
+
+    with pool_for(home, grace=2.0) as pool:
+        with pytest.raises(sky.RunError, match="called sys"):
+            sky.function(never_ends)() @ pool
+        first = last_run(pool)
+        running = sky.function(waits)(str(tmp_path)) > pool
+        wait_until((tmp_path / "begun").exists, what="the second run")
+        settled(pool)
+        assert load_preview(Ledger(), last_run(pool)).lines == []
+        (tmp_path / "go").touch()
+        running.result(60)
+        settled(pool)
+        assert [line.text for line in stored(pool, last_run(pool))] == ["second"]
+        logs = pool.pool.view.logs
+        assert logs.for_run(last_run(pool)).rank(0).last(9) == ["second"]
+        assert "is killed" in logs.for_run(first).rank(0).last(1)[0]
 
 
 def test_slow_memory_release_at_exit_is_not_reported_as_a_hang(home: Path) -> None:

@@ -330,6 +330,7 @@ class RankLogs:
         name = log_stem(rank, number)
         self.names = [name + OUT, name + ERR]
         self.ends: dict[str, int] = {}
+        self._last_run = ""  # run of the last call that ended in the current process
         self._spool = str(config.spool)
         self._metrics = name + METRICS
         self._marks = name + MARKS
@@ -347,8 +348,7 @@ class RankLogs:
             self.ends = self._sizes()
             for name, end in self.ends.items():
                 self.limits[name].start_run(end)
-            out, err = self._files.values()
-            self._marker = MarkWriter(f"{self._spool}/{self._marks}", out, err, AFTER)
+            self._marker = MarkWriter(f"{self._spool}/{self._marks}", *self.descriptors, AFTER)
 
     @property
     def metrics_path(self) -> str:
@@ -364,24 +364,23 @@ class RankLogs:
     def range_of(self, call: Call) -> dict[str, list[int]]:
         """Return start and end of a call's output in each file.
 
-        A call begins at the end of the previous call, so that every byte belongs to a call. If threads of one worker
-        run calls at the same time, they print into the same files and their ranges overlap.
+        A call begins at the end of the previous call, or after the last output of an exited worker. If threads of one
+        worker run calls at the same time, they print into the same files and their ranges overlap.
         """
         if not self._is_unchanged():
             self.truncate()
-            self.write_mark(call)
+            self.write_mark(call.run)
             before, self.ends = self.ends, self._sizes()
             for name, end in self.ends.items() if len(self._running) <= 1 else ():
                 if end != before.get(name):
                     self.limits[name].start_run(end)
+        self._last_run = call.run
         return {name: [call.log_start.get(name, 0), end] for name, end in self.ends.items()}
 
     def _is_unchanged(self) -> bool:
         """Check for the usual case: nothing was printed since the last call ended, and all earlier output is marked."""
-        if self._marker is None:
-            return False
-        ends = self._sizes()
-        return ends == self.ends and (*ends.values(),) == (self._marker.out, self._marker.err)
+        sizes, marker = self._sizes(), self._marker
+        return marker is not None and sizes == self.ends and (*sizes.values(),) == (marker.out, marker.err)
 
     def truncate(self) -> None:
         """Truncate log files that exceed their size limit, and warn the clients."""
@@ -389,10 +388,9 @@ class RankLogs:
             with suppress(OSError):  # If the process has no free descriptors, the next size check retries.
                 if self.limits[name].enforce(size):
                     runs = ", ".join({call.run for call in self._running.values()}) or "background work"
-                    warning = (
+                    self._warn_clients(
                         f"rank {self._rank} reached its log limit during {runs}: further output in {name} is dropped"
                     )
-                    self._warn_clients(warning)
 
     def _sizes(self) -> dict[str, int]:
         sizes = {}
@@ -416,12 +414,20 @@ class RankLogs:
             os.write(opened, f"\nskyward: {note}\n".encode() + since)
         return os.fstat(opened).st_size
 
-    def write_mark(self, ended: Call | None = None) -> None:
-        """Mark new output with its run if calls of only one run are active in this slot, or ``ended`` just now."""
+    def end_worker(self) -> None:
+        """Mark the last output of an exited worker with its last run. The next call's output begins after it."""
+        self.write_mark(self._last_run)
+        self.ends, self._last_run = self._sizes(), ""
+
+    def write_mark(self, ended: str = "") -> None:
+        """Mark new output with its run if calls of only one run are active in this slot, or ``ended`` just now.
+
+        If no call is active, the output belongs to the run of the worker's last call.
+        """
         if self._marker is not None:
             self._sizes()  # called to restore truncated files before the mark is written
-            runs = {call.run for call in (*self._running.values(), *filter(None, (ended,)))}
-            self._marker.mark_after(runs.pop() if len(runs) == 1 else "", soon=ended is None)
+            runs = {*filter(None, (ended,)), *(call.run for call in self._running.values())} or {self._last_run}
+            self._marker.mark_after(runs.pop() if len(runs) == 1 else "", soon=not ended)
 
     def side_file_sizes(self) -> dict[str, int]:
         """Return the sizes of the existing mark and metrics files."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from skyward_core.protocol.frame_types import EndDetails, ExitStatus
 
-
-if TYPE_CHECKING:
     T = TypeVar("T")
 
 LIMITS = {

@@ -548,6 +548,7 @@ class Slot:
                 self._finish_pending(call)
             else:
                 self._lifecycle.on_worker_death(call, process, status, self.logs)
+        self.logs.end_worker()
         self._slot_group.on_worker_exit()
         if self.failed_starts >= MAX_START_ATTEMPTS:
             waiting, self.queue = list(self.queue), deque()
@@ -612,8 +613,7 @@ class Slot:
             else:
                 self._mark_gang_broken(process, error.get("message", killed) if error else killed)
             if not killed:
-                grace = self._grace(process)
-                self._schedule_kill(process, max(grace, EXIT_HANDLER_GRACE) if spent_reason else grace)
+                self._schedule_kill(process, max(self._grace(process), EXIT_HANDLER_GRACE if spent_reason else 0.0))
         if header.pop("unusable", False) and process is not None:
             process.is_unusable = True
             self._mark_gang_broken(process, UNUSABLE)
