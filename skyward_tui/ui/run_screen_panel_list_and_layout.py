@@ -180,8 +180,9 @@ def place_panels(
     tall = body if spans_column else top if is_split else body
     flexible = beside[0] if beside else side[0]
     column_rows = {name: needs[name] for name in [*side, *beside]}
+    missing = sum(column_rows.values()) - tall
     for name in side[1:]:
-        column_rows[name] = min(column_rows[name], max(LEAST_ROWS - 1, tall // 3))
+        column_rows[name] = min(column_rows[name], max(LEAST_ROWS - 1, tall // 3, column_rows[name] - missing))
         if not under:
             column_rows[name] = _clamp(column_rows[name] + below, LEAST_ROWS, tall - LEAST_ROWS)
     column_rows[flexible] = tall - sum(need for name, need in column_rows.items() if name != flexible)

@@ -165,6 +165,18 @@ def test_zoomed_panel_and_its_details_cover_the_grid(
         assert all(region.height >= 8 for region in regions[1:])
 
 
+@given(st.integers(3, 60), st.integers(3, 60), st.integers(100, 300), st.integers(16, 100))
+@example(6, 6, 120, 25)
+def test_left_column_keeps_the_rows_of_both_lists(ranks: int, nodes: int, width: int, height: int) -> None:
+    boxes = place_panels({"ranks": ranks, "phases": nodes, "metrics": None, "log": None}, "log", width, height)
+    column = boxes["ranks"][3] + boxes["phases"][3]
+    assert column == boxes["metrics"][3]
+    if ranks + nodes <= column:
+        assert boxes["phases"][3] == nodes, "free rows of the ranks are not taken from the nodes"
+    else:
+        assert boxes["phases"][3] <= max(3, column // 3, column - ranks)
+
+
 @pytest.mark.parametrize(("by", "cells"), [(0, 46), (4, 50), (-4, 42), (-99, LEAST_COLUMNS), (99, 120 - LEAST_COLUMNS)])
 def test_panel_border_moves_up_to_the_minimum_size(by: int, cells: int) -> None:
     assert place_panels(SHOWN, "log", 120, 37, by)["ranks"][2] == cells
