@@ -28,7 +28,7 @@ from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.stack_groups_and_profiles import format_ranges
 from skyward_tui.panels.log_pane import Files, LogPane
 from skyward_tui.panels.log_viewport_and_matching import NEAR, Matcher
-from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
+from skyward_tui.panels.panel import BORDER, PanelExport, RunPanel, RunSelection
 from skyward_tui.panels.rank_states_and_heat_map import RankChosen
 from skyward_tui.source_lookup_and_editor import open_in_editor
 from skyward_tui.text.error_hint_text import format_detail
@@ -279,6 +279,15 @@ class LogPanel(RunPanel[LogPane]):
         return [self.cause]
 
     @property
+    def preferred_rows(self) -> int | None:
+        if self.pane.wrap or (self.panes.has_several and not self._merged):
+            return None
+        window = self.pane.window
+        lines = window.count_newer(-1) + len(window.ring.pending())
+        # an empty log explains in up to three rows why it is empty
+        return (lines or 3) + self.has_class("-asking") + BORDER
+
+    @property
     def pane(self) -> LogPane:
         """The current log."""
         return self.panes.current.pane
@@ -511,10 +520,8 @@ class LogPanel(RunPanel[LogPane]):
     def action_editor(self) -> None:
         self.run_worker(open_in_editor(self.app, self._run, self._path_candidates()), group="editor", exclusive=True)
 
-    def action_pager(self) -> None:
-        self.run_worker(self._open_pager(), group="editor", exclusive=True)
-
-    async def _open_pager(self) -> None:
+    @work(group="editor", exclusive=True)
+    async def action_pager(self) -> None:
         rank = None if self._merged else self.panes.current.rank
         lines, _ = await self._export_lines(self.pane, self._run, rank)
         await open_pager(self.app, "all.log" if rank is None else f"r{rank:03d}.log", lines)

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -69,14 +68,11 @@ class LogPane(Widget, can_focus=True):
     times: var[bool] = var(False)
     empty_text: reactive[str] = reactive("")
 
+    @dataclass
     class StatusChanged(Message):
         """Message that the status of the pane has changed, so that the panel must update its title."""
 
-        ALLOW_SELECTOR_MATCH: ClassVar[set[str]] = set()
-
-        def __init__(self, pane: LogPane) -> None:
-            super().__init__()
-            self.pane = pane
+        pane: LogPane
 
     @dataclass
     class SearchAborted(Message):
@@ -85,8 +81,6 @@ class LogPane(Widget, can_focus=True):
         Attributes:
             text: The filter or search.
         """
-
-        ALLOW_SELECTOR_MATCH: ClassVar[set[str]] = set()
 
         text: str
 

@@ -333,6 +333,9 @@ class PanelGrid(Container):
         if (before := self._shown) is not None and self.boxes(self.content_region.size) != before:
             self._arrange_again()
 
+    def on_log_pane_status_changed(self) -> None:
+        self.lay_out()
+
     def _arrange_again(self) -> None:
         # ``refresh`` clears the arrangement caches of ancestors only, so clear the cache of this widget here
         self._clear_arrangement_cache()
@@ -675,6 +678,9 @@ class RunScreen(BaseScreen[None]):
                 panel.set_class(not panel.has_content, "-away")
         if not self.panels[self.active].has_content:
             self.active = HOME_PANEL
+        for name, panel in self.panels.items():
+            panel.set_class(name == self.active, "-active")
+            panel.set_class(name in self.panels[self.active].row.details, "-detail")
         self._grid.active = self.active
         self._grid.lay_out()
         self._panel_strip.show(self.panels.values(), self.active)
@@ -682,9 +688,6 @@ class RunScreen(BaseScreen[None]):
     # Selection of ranks, panels and runs
 
     def watch_active(self, active: str) -> None:
-        for name, panel in self.panels.items():
-            panel.set_class(name == active, "-active")
-            panel.set_class(name in self.panels[active].row.details, "-detail")
         self._arrange_panels()
         # Update the panels, because a panel may show more content while it has the focus.
         self.call_later(lambda: self.tick(self.app.clock()))

@@ -30,8 +30,8 @@ class PanelSpec:
             While it is hidden, its key shows ``empty`` as a message.
         place: ``side`` for the left column; ``centre`` for the centre, which shows the first panel with content;
             ``below`` for the row below the centre; ``bottom`` for a row of its own, or free rows of the left column.
-        details: IDs of panels about the selected row. If the panel is shown alone, they get the rows that it leaves
-            free.
+        details: IDs of panels that get the rows which the panel leaves free if it is shown alone, the most important
+            first.
     """
 
     id: str
@@ -44,7 +44,7 @@ class PanelSpec:
     empty: str = ""
     hides: bool = False
     place: str = "bottom"
-    details: tuple[str, ...] = ()
+    details: tuple[str, ...] = ("metrics", "log")
 
 
 # All panels of the run screen. Within each place, the panels are in the order of preference.
@@ -57,13 +57,12 @@ PANELS: tuple[PanelSpec, ...] = (
         ),
         actions=("run.heat",),
         place="side",
-        details=("log", "metrics"),
     ),
     PanelSpec(
         "phases", 3, "nodes", "Go to the nodes", "skyward_tui.panels.node_phases:NodesPanel",
         hints=("run.zoom", "run.errors", "run.cancel"),
         place="side",
-        details=("machines",),
+        details=("machines", "metrics"),
     ),
     PanelSpec(
         "queue", 7, "queue", "Go to the queue of runs that hold or wait for nodes",
@@ -109,6 +108,7 @@ PANELS: tuple[PanelSpec, ...] = (
         hints=("run.zoom", "run.errors", "run.cancel"),
         empty="machine metrics appear once a run starts",
         hides=True,
+        details=(),
     ),
 )  # fmt: skip
 
@@ -207,8 +207,8 @@ def place_panels(
 def _place_alone(rows: Rows, active: str, width: int, height: int) -> dict[str, Box]:
     """Return the places of one panel and, below it, of its details if there is enough room."""
     top = max(LEAST_ROWS - 1, rows[active] or height)
-    details = [name for row in PANELS if row.id == active for name in row.details if name in rows]
-    if not details or height - top < USUAL_ROWS:
+    details = [name for row in PANELS if row.id == active for name in row.details if name in rows and name != active]
+    if not details or height - top < FREE_ROWS:
         return {active: (0, 0, width, height)}
     details = details[: max(1, width // SIDE)]
     edges = [width * place // len(details) for place in range(len(details) + 1)]

@@ -366,7 +366,8 @@ async def test_images_of_a_small_panel_are_shown_by_the_zoom_key(app: SkywardApp
     view, run = session.pool_with_run("llama-ft", 2)
     view.metrics.add_values(run.id, 0, 1.0, {"loss": 2.5})
     log_image(view, run.id, "samples", picture())
-    async with on_run_screen(app, (80, 24), until=" loss 2.5") as (pilot, _):
+    session.print(view, 0, "line\n" * 12)
+    async with on_run_screen(app, (80, 24), until="│ loss ") as (pilot, _):
         assert "samples" not in screen_text(app)
         await press(pilot, "5", "z", until=" samples  step 3  r0")
 

@@ -149,6 +149,7 @@ def test_panels_never_overlap_or_leave_the_grid(
 )  # fmt: skip
 @example({"ranks": 6, "log": None, "metrics": None}, "ranks", 160, 45)
 @example({"phases": 3, "machines": 9}, "phases", 80, 21)
+@example({"ranks": 6, "metrics": None}, "ranks", 60, 12)
 def test_zoomed_panel_and_its_details_cover_the_grid(
     rows: dict[str, int | None], active: str, width: int, height: int
 ) -> None:
@@ -162,7 +163,9 @@ def test_zoomed_panel_and_its_details_cover_the_grid(
     need = rows[spec.id]
     if len(boxes) > 1:
         assert need is not None and boxes[spec.id][3] == max(3, need), "the panel has all its rows"
-        assert all(region.height >= 8 for region in regions[1:])
+        assert all(region.height >= 6 for region in regions[1:])
+    elif need is not None and rows.keys() & set(spec.details) - {spec.id}:
+        assert height - need < 6 or (need < 3 and height < 9), "too few rows are free"
 
 
 @given(st.integers(3, 60), st.integers(3, 60), st.integers(100, 300), st.integers(16, 100))
@@ -273,9 +276,9 @@ async def test_zoomed_panel_of_a_running_job_fills_the_screen(
 async def test_details_follow_the_selected_rank(app: SkywardApp, session: FakeSession) -> None:
     view = training(session)
     async with on_run_screen(app, (160, 48), view.key) as (pilot, screen):
-        await press(pilot, "1", "z", until="5 metrics  rank 0")
+        await press(pilot, "1", "z", until=lambda: screen.panels["metrics"].region.area > 0)
         log, metrics = (screen.panels[each].region for each in ("log", "metrics"))
-        assert log.y == metrics.y == screen.panels["ranks"].region.bottom and log.right == metrics.x
+        assert log.y == metrics.y == screen.panels["ranks"].region.bottom and metrics.right == log.x
         await press(pilot, "down", until="5 metrics  rank 1")
         assert "2 log  rank 1" in screen_text(app) and "rank 1 step 79" in screen_text(app)
         before = screen.query_one(PanelGrid).moved
@@ -286,6 +289,45 @@ async def test_details_follow_the_selected_rank(app: SkywardApp, session: FakeSe
         await press(pilot, "1", "enter", until=lambda: screen.active == "log")
         await until(pilot, lambda: screen.panels["log"].region.height > 40)
         assert not screen.panels["ranks"].region.area and not screen.panels["metrics"].region.area
+
+
+def heights(screen: RunScreen, *names: str) -> list[int]:
+    return [screen.panels[name].region.height for name in names]
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24), (99, 40), (160, 29)])
+async def test_short_log_leaves_its_rows_to_the_charts(app: SkywardApp, session: FakeSession, size: Size) -> None:
+    view, run = session.pool_with_run("llama-ft", 4)
+    session.print(view, 0, "".join(f"epoch {number}\n" for number in range(3)))
+    async with on_run_screen(app, size, view.key, until="epoch 2") as (pilot, screen):
+        height = screen.query_one(PanelGrid).size.height
+
+        def log_has(rows: int) -> bool:
+            return heights(screen, "log", "metrics") == ([rows, height - rows] if rows <= height - 6 else [height, 0])
+
+        assert log_has(height), "there are no metrics yet"
+        logged(view, run, session)
+        await until(pilot, lambda: log_has(5))
+        assert screen.active == "log" and app.focused is screen.panels["log"].main
+        session.print(view, 0, "epoch 3")  # a line without its end
+        await until(pilot, lambda: log_has(6))
+        await press(pilot, "slash", until=lambda: log_has(7))
+        assert all(f"epoch {number}" in screen_text(app) for number in range(4))
+        await press(pilot, "escape", until=lambda: log_has(6))
+        session.print(view, 0, "\n" * 40 + "epoch 4\n")
+        await until(pilot, lambda: log_has(height))
+        await press(pilot, "ampersand", *"epoch 3", "enter", until=lambda: log_has(3))
+
+
+async def test_wrapped_log_and_logs_side_by_side_have_all_rows(app: SkywardApp, session: FakeSession) -> None:
+    view, run = session.pool_with_run("llama-ft", 4)
+    logged(view, run, session)
+    session.print(view, 0, f"{'x' * 200}\n" * 3)
+    async with on_run_screen(app, (80, 24), view.key) as (pilot, screen):
+        await until(pilot, lambda: heights(screen, "log", "metrics") == [5, 16])
+        await press(pilot, "w", until=lambda: heights(screen, "log", "metrics") == [21, 0])
+        await press(pilot, "w", until=lambda: heights(screen, "log", "metrics") == [5, 16])
+        await press(pilot, "v", until=lambda: heights(screen, "log", "metrics") == [21, 0])
 
 
 # The queue on the run screen: there while a run waits, with the reason, and a key that takes a run out.

@@ -91,7 +91,7 @@ async def test_metrics_of_all_ranks_are_in_the_same_columns(app: SkywardApp, ses
     view.metrics.add_values(run.id, 1, session.now, {"loss": 0.009558, "accuracy": 0.75, "lr": 1})
     async with on_run_screen(app, (80, 24)) as (pilot, _):
         await press(pilot, "1", until="loss 0.009558   accuracy 0.75")
-        first, second = (line for line in screen_text(app).splitlines() if "accuracy" in line)
+        first, second = (line for line in screen_text(app).splitlines() if " n0 " in line)
         assert first.index("accuracy") == second.index("accuracy") and "lr 1" in first
 
 
