@@ -138,7 +138,7 @@ class PlanPanel(Panel):
         self.border_title = VIEWS[0]
 
     def on_mount(self) -> None:
-        self.watch(self._scroll, "show_vertical_scrollbar", self._show_scroll_hint, init=False)
+        self.watch(self._scroll, "show_vertical_scrollbar", self._paint, init=False)
 
     def show(self, rows: Sequence[tuple[str, str]], *, trouble: str, command: str, script: str) -> None:
         """Show plan, command line and script of a launch.
@@ -188,7 +188,7 @@ class PlanPanel(Panel):
                 shown = Content.styled("complete the form to see the plan", "$muted")
             title = Content(f"{VIEWS[self._view]} ({self._key}: {VIEWS[(self._view + 1) % len(VIEWS)]})")
         update_label(self._text, shown)
-        self.set_titles(title, self._more)
+        self.set_titles(title, Content("pgdn, pgup: scroll" if self._scroll.show_vertical_scrollbar else ""))
 
     def _earlier_runs(self, width: int, room: int) -> Content:
         runs, now = self._earlier
@@ -196,12 +196,6 @@ class PlanPanel(Panel):
             return Content("")
         heading = Content.styled("previous runs", "$muted")
         return Content("\n").join([heading, *earlier_run_rows(runs[: room - 2], now, width)])
-
-    _more = Content("")
-
-    def _show_scroll_hint(self, more: bool) -> None:
-        self._more = Content("pgdn, pgup: scroll" if more else "")
-        self._paint()
 
     def _plan(self, room: int) -> Content:
         parts: list[tuple[str, str]] = []

@@ -566,12 +566,8 @@ class RunScreen(BaseScreen[None]):
         heartbeat = refresh_token([pool], now)
         if heartbeat > 0:  # a displayed timer runs, so all panels are updated every second anyway
             return heartbeat
-        for panel in self.panels.values():
-            if panel.needs_polling:
-                heartbeat = int(now) // CALM_SECONDS if panel.CALM else int(now)
-                if not panel.CALM:
-                    break
-        return heartbeat
+        polled = [panel.CALM for panel in self.panels.values() if panel.needs_polling]
+        return int(now) // (CALM_SECONDS if all(polled) else 1) if polled else heartbeat
 
     def tick(self, now: float) -> None:
         self._view = self.app.find_pool(self.key) or self._view
