@@ -94,19 +94,22 @@ class StartList(OptionRows):
 
 
 def earlier_runs(runs: Sequence[PastRun], script: str, function: str) -> list[PastRun]:
-    """Return the runs of a script's function, in the given order. The function "" stands for the whole script."""
-    return [run for run in runs if script and run.script == script and run.function == function]
+    """Return the runs of a script's function, in the given order. The function "" stands for the whole script. Without
+    a script, return the runs of all scripts.
+    """
+    return [run for run in runs if run.run and (not script or (run.script == script and run.function == function))]
 
 
-def earlier_run_rows(runs: Sequence[PastRun], now: float, width: int) -> list[Content]:
-    """Return one line of text for each earlier run."""
+def earlier_run_rows(runs: Sequence[PastRun], now: float, width: int, *, with_scripts: bool) -> list[Content]:
+    """Return one line of text for each earlier run, optionally with the name of its script."""
     rows = []
     for run in runs:
         mark = state_style(run.state)
         when, lasted = ago(now - run.opened_at), duration(run.seconds(now))
         head = f"{mark.text:<12}", mark.style
         facts = f"{lasted:>8}  {when:>8}  ", "$muted"
-        note = clip(one_line(run.note), max(0, width - 30))
+        name = f"{one_line(run.script or run.function)}  " if with_scripts else ""
+        note = clip(f"{name}{one_line(run.note)}", max(0, width - 32))
         rows.append(Content.assemble(head, facts, (note, "$text-error" if run.error else "")))
     return rows
 
@@ -133,7 +136,7 @@ class PlanPanel(Panel):
         self._view = 0
         self._plan_rows: Sequence[tuple[str, str]] = ()
         self._trouble = self._command = self._script = ""
-        self._earlier: tuple[Sequence[PastRun], float] = ((), 0.0)
+        self._earlier: tuple[Sequence[PastRun], float, bool] = ((), 0.0, False)
         self.fits = True  # whether plan, command line and Python script all fit into the panel
         self.border_title = VIEWS[0]
 
@@ -152,10 +155,11 @@ class PlanPanel(Panel):
         self._plan_rows, self._trouble, self._command, self._script = rows, trouble, command, script
         self._paint()
 
-    def show_earlier(self, runs: Sequence[PastRun], now: float) -> None:
-        """Show earlier runs of the same function below the plan, newest first, if they fit."""
-        if (runs, now // _MINUTE) != (self._earlier[0], self._earlier[1] // _MINUTE):
-            self._earlier = runs, now
+    def show_earlier(self, runs: Sequence[PastRun], now: float, *, with_scripts: bool) -> None:
+        """Show earlier runs below the plan, newest first, if they fit, optionally with the names of their scripts."""
+        before, at, named = self._earlier
+        if (runs, now // _MINUTE, with_scripts) != (before, at // _MINUTE, named):
+            self._earlier = runs, now, with_scripts
             self._paint()
 
     def show_next(self) -> None:
@@ -191,11 +195,11 @@ class PlanPanel(Panel):
         self.set_titles(title, Content("pgdn, pgup: scroll" if self._scroll.show_vertical_scrollbar else ""))
 
     def _earlier_runs(self, width: int, room: int) -> Content:
-        runs, now = self._earlier
+        runs, now, with_scripts = self._earlier
         if room < _LEAST_ROWS or not runs:
             return Content("")
         heading = Content.styled("previous runs", "$muted")
-        return Content("\n").join([heading, *earlier_run_rows(runs[: room - 2], now, width)])
+        return Content("\n").join([heading, *earlier_run_rows(runs[: room - 2], now, width, with_scripts=with_scripts)])
 
     def _plan(self, room: int) -> Content:
         parts: list[tuple[str, str]] = []
@@ -290,7 +294,8 @@ class LaunchSidebar:
     def _show_runs(self) -> None:
         if (form := self._form) is not None:
             runs = earlier_runs(self._runs, Path(form.script).name, "" if form.whole else form.function)
-            self._screen.query_one(PlanPanel).show_earlier(runs, self._screen.app.clock())
+            plan, now = self._screen.query_one(PlanPanel), self._screen.app.clock()
+            plan.show_earlier(runs, now, with_scripts=not form.script.strip())
 
     async def _load_runs(self) -> None:
         try:

@@ -166,8 +166,13 @@ async def test_launch_form_shows_code_and_past_runs_in_free_space(
     ]
     async with app.run_test(size=(160, 48)) as pilot:
         await press(pilot, "n", until=lambda: app.focused is not None and app.focused.id == "script")
+        await until(pilot, "another.py  epochs=9")
+        lines = screen_text(app).splitlines()
+        first = next(place for place, line in enumerate(lines) if "previous runs" in line) + 1
+        assert all(" ago  " in line for line in lines[first : first + 4]), "no row is wrapped"
+        assert "train.py  epochs=7" in lines[first] and "train.py  r3 OSError: disk…" in lines[first + 3]
         await typed(app, pilot, "train.py", until="a secret of this function")
-        await until(pilot, "epochs=7")
+        await until(pilot, lambda: "epochs=7" in screen_text(app) and "another.py" not in screen_text(app))
         shown = screen_text(app)
         assert "train.py:5" in shown and "disk full" in shown
         assert "epochs=8" not in shown and "epochs=9" not in shown
