@@ -345,6 +345,11 @@ class ResultsPanel(RunPanel[ResultsPane]):
         self.main.show_trials(None if self._shows_own_results else self._trials)
         self._seen = ("", 0, 0)
 
+    @property
+    def preferred_rows(self) -> int | None:
+        # Charts of trials fill all rows below the table.
+        return super().preferred_rows if self.main.trials is None else None
+
     def cancel_side_effects(self, run: RunView) -> str:
         sheet = self._sheet(run)
         if sheet is None or not sheet.gang:

@@ -128,13 +128,11 @@ class SlowCalls:
             started.popleft()
 
     def _announce_due(self) -> None:
-        loop = asyncio.get_running_loop()
-        now, started = loop.time(), self._started
-        self._timer = None
+        loop, started, self._timer = asyncio.get_running_loop(), self._started, None
         self._drop_ended()
         while started:
             due, rank, call = started[0]
-            if due > now:
+            if due > loop.time():
                 self._timer = loop.call_at(due, self._announce_due)
                 return
             started.popleft()
@@ -320,8 +318,7 @@ class CallLifecycle:
         call.cancel_timers()
         fields: AnyHeader = outcome
         header: frames.AgentOutcome = fields  # the statements below add the keys that AgentOutcome requires
-        header["rank"] = call.rank
-        header["node"] = self._state.config.node
+        header["rank"], header["node"] = call.rank, self._state.config.node
         header["begun"] = call.started_at is not None
         if call.attempt > 1:
             header["attempt"] = call.attempt
@@ -341,9 +338,8 @@ class CallLifecycle:
 
     def is_withheld(self, call: Call) -> bool:
         """Check whether the head must withhold an outcome, because no client is connected to decide about a restart."""
-        if not call.may_restart_unattended or call.has_client or self._state.config.node != 0:
-            return False
-        return not (call.is_final or self._state.is_closing or self._registry.is_cancelled(call.run))
+        is_undecided = call.may_restart_unattended and not call.has_client and self._state.config.node == 0
+        return is_undecided and not (call.is_final or self._state.is_closing or self._registry.is_cancelled(call.run))
 
     def release(self, call: Call) -> None:
         """Send a withheld outcome to the clients."""

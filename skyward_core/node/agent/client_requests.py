@@ -275,8 +275,9 @@ class ClientRequests:
     def _ack(self, connection: Connection, header: frames.ClientAck, body: bytes) -> None:
         """Delete the results that a client acknowledges. ``calls`` maps runs to call indices, or to null for all."""
         calls = header["calls"].items()
-        owned = {run: only for run, only in calls if not self._lifecycle.has_copies(connection, run)}
-        self._lifecycle.acknowledge(owned)
+        self._lifecycle.acknowledge(
+            {run: only for run, only in calls if not self._lifecycle.has_copies(connection, run)}
+        )
 
     def _credit(self, connection: Connection, header: frames.ClientCredit, body: bytes) -> None:
         call = self._registry.calls.get((header["run"], header["i"]))
