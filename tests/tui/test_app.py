@@ -62,6 +62,7 @@ async def test_screen_without_changes_is_not_updated(
 
     monkeypatch.setattr(RunScreen, "tick", noted)
     monkeypatch.setattr("skyward_tui.app.app.STILL_SECONDS", 3600.0)
+    monkeypatch.setattr("skyward_tui.app.app.REPEAT_SECONDS", ())  # which a slow machine reaches between two changes
     async with running_app(app, (100, 30), until=lambda: app.session is not None) as pilot:
         app.show_pool(view.key)
         await until(pilot, lambda: isinstance(app.screen, RunScreen))
