@@ -42,7 +42,7 @@ from skyward_core.pool.output_files import (
     make_folders,
 )
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.util.content_hash import NAME_LENGTH
+from skyward_core.util.content_hash import NAME_LENGTH, hash_bytes
 from skyward_core.views import events
 
 if TYPE_CHECKING:
@@ -237,20 +237,18 @@ class CheckpointCopies:
     ) -> dict[Link, str]:
         """Copy a file to nodes, and delete outdated copies there. Return the reasons of failures."""
         size, changed_at = row.left
-        name = (await asyncio.to_thread(_hash_of, row))[:NAME_LENGTH]
-        blob = BlobFile(name, Path(row.target), size)
         limit = PATIENCE + size / MIN_RATE
         origin = next((file for file in found.files if (file.path, file.version) == (row.path, row.version)), None)
         failures: dict[Link, str] = {}
-        request: dict[str, Any] = {"t": "restore", "blob": blob.name, "size": size, "path": row.path}
+        request: dict[str, Any] = {"t": "restore", "size": size, "path": row.path}
         request |= {"at": changed_at / 1e9, "outdated": list(outdated)}
 
-        async def store(link: Link) -> None:
+        async def store(link: Link, name: str) -> None:
             torn = self._context.outputs.torn_versions.get((link.node, row.path))
             try:
                 answer: RestoreAnswer
                 async with asyncio.timeout(limit):
-                    answer, _ = await link.ask(request | ({"instead": torn} if torn else {}))
+                    answer, _ = await link.ask(request | {"blob": name} | ({"instead": torn} if torn else {}))
                 if reason := answer.get("error"):
                     raise OSError(reason)
             except TimeoutError:
@@ -259,13 +257,22 @@ class CheckpointCopies:
                 failures[link] = f"cannot store {row.path}: {error}"
             else:
                 self._restored[link, row.path] = row.version
-                await drop_blobs(link, [blob.name])
+                await drop_blobs(link, [name])
 
-        # The nodes move the uploaded blob to its path, so a second file with the same content needs its own upload.
-        async with self._copying[name]:
-            rest = links if origin is None else await self._pull(blob, origin, links, limit)
-            failures |= await self._send(blob, row.path, rest, limit) if rest else {}
-            await asyncio.gather(*(store(link) for link in links if link not in failures))
+        rest = list(links)
+        if origin is not None:
+            # This name avoids a hash of the content, which would take as long as the transfer.
+            name = hash_bytes(f"{origin.node}\0{row.path}\0{row.version}".encode(errors="surrogateescape"))
+            async with self._copying[name]:
+                rest = await self._pull(BlobFile(name, Path(row.target), size), origin, links, limit)
+                await asyncio.gather(*(store(link, name) for link in links if link not in rest))
+        if rest:
+            name = (await asyncio.to_thread(_hash_of, row))[:NAME_LENGTH]
+            # The nodes move the uploaded blob to its path, so a second file with the same content needs its own upload.
+            async with self._copying[name]:
+                unsent = await self._send(BlobFile(name, Path(row.target), size), row.path, rest, limit)
+                await asyncio.gather(*(store(link, name) for link in rest if link not in unsent))
+            failures |= unsent
         return failures
 
     async def _pull(self, blob: BlobFile, origin: WrittenFile, links: Sequence[Link], limit: float) -> list[Link]:

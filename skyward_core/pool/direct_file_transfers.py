@@ -346,10 +346,11 @@ class Transfer:
         """
 
         def receive(line: TlsConnection) -> None:
-            # TLS protects the bytes of one connection. Only bytes of an earlier connection need the node's hash, which
-            # would take as long as all other steps on the node together.
+            # TLS protects the bytes of one connection. Only bytes of an earlier connection need hashes, because hashing
+            # takes as long as all other steps of a side together.
+            resumes = incoming.at > 0
             request = {"t": "output", "path": path, "version": incoming.version, "at": incoming.at}
-            comes: FileComes = line.request(request | {"hashes": incoming.at > 0})
+            comes: FileComes = line.request(request | {"hashes": resumes})
             if comes["size"] != incoming.size:
                 raise TlsConnectionError(
                     f"unexpected size of the file: {comes['size']:,} bytes instead of {incoming.size:,}"
@@ -357,7 +358,7 @@ class Transfer:
             for piece in line.read_chunks(incoming.size - incoming.at):
                 incoming.write(piece)
             whole: FileWhole = line.receive_frame()
-            incoming.sha256 = whole["sha256"] or incoming.hexdigest()
+            incoming.sha256, incoming.is_verified = whole["sha256"], not resumes
 
         self._run(receive)
 

@@ -413,7 +413,6 @@ class OutputFetcher:
         self._downloads[file] = incoming
         try:
             await self._download_with_retries(file, incoming)
-            incoming.check()
             return await asyncio.to_thread(self._store, file, target, incoming)
         except OSError as error:
             if self._end_reason or error.errno == errno.ENOSPC or CHANGED_MESSAGE in (error.strerror, str(error)):
@@ -546,6 +545,7 @@ class OutputFetcher:
 
     def _store(self, file: WrittenFile, target: Path, incoming: IncomingOutput) -> bool:
         """Move a complete download to its path. Return whether the content at this path has changed."""
+        incoming.check()
         instead = self._may_replace(file, target)
         if not instead and incoming.has_same_content(target):
             incoming.drop()

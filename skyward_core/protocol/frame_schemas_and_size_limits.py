@@ -510,7 +510,7 @@ FROM_CLIENT: FrameSchemas = {
         may_fail=True,
     ),
     "pull": FrameSchema(
-        "Fetch a blob from another node.",
+        "Fetch a blob, or a file that ranks wrote, from another node. The file becomes a blob of any free name.",
         _REQUEST_ID,
         {"hash": is_file_name, "size": is_count, "from": optional(is_address), "output?": object_of(OUTPUT_KEYS)},
     ),
@@ -702,7 +702,7 @@ FILE_FRAMES: FrameSchemas = {
         {"name": is_file_name, "at": is_count},
     ),
     "output": FrameSchema(
-        'Request of the client for a file that ranks wrote. The answer is "comes", followed by the file and "whole".',
+        'Request for a file that ranks wrote. The answer is "comes", followed by the file and "whole".',
         OUTPUT_KEYS,
         {"at": is_count, "hashes?": is_bool},
     ),

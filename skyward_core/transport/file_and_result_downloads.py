@@ -17,7 +17,6 @@ from skyward_core.util.safe_file_access import lock_file_at
 
 # folder for partial files, on the file system of the download's target so that files can be renamed
 PARTS = ".skyward-parts"
-PIECE = 1 << 20
 
 
 class DownloadInProgress(OSError):
@@ -44,7 +43,9 @@ class IncomingOutput:
     Attributes:
         path: Path of the partial file.
         at: Number of received bytes.
-        sha256: Hash of the file, which the node reports after the last byte; "" until then.
+        sha256: Hash of the file, which the node reports after the last byte. "" until then, and if no hash is needed,
+            because all bytes arrived on one TLS connection.
+        is_verified: Whether all bytes arrived on one TLS connection, which protects them.
 
     Raises:
         DownloadInProgress: If another process downloads the file.
@@ -55,6 +56,7 @@ class IncomingOutput:
         self.size = size
         self.version = version
         self.sha256 = ""
+        self.is_verified = False
         self._parts = folder / PARTS
         self.path = self._parts / f"{_hash(name)}.{_hash(version)}"
         self._file = self._open()
@@ -85,16 +87,13 @@ class IncomingOutput:
         for other in self._parts.glob(f"{self.path.stem}.*"):
             if other != self.path:
                 other.unlink(missing_ok=True)
-        self._digest = hashlib.sha256()
         self.at = os.fstat(self._file).st_size
         if self.at > self.size:
             self._restart()
-        for place in range(0, self.at, PIECE):
-            self._digest.update(os.pread(self._file, min(PIECE, self.at - place), place))
 
     def _restart(self) -> None:
         os.ftruncate(self._file, 0)
-        self._digest, self.at = hashlib.sha256(), 0
+        self.at = 0
 
     def write(self, data: bytes | memoryview) -> None:
         """Write the next received bytes to the partial file.
@@ -104,23 +103,23 @@ class IncomingOutput:
         """
         if len(data) > self.size - self.at:
             raise OSError(f"received more than the announced {self.size:,} bytes")
-        self._digest.update(data)
         rest = memoryview(data)
         while rest:
             written = os.pwrite(self._file, rest, self.at)
             rest, self.at = rest[written:], self.at + written
 
-    def hexdigest(self) -> str:
-        """Return the SHA-256 of the received bytes."""
-        return self._digest.hexdigest()
+    def _hexdigest(self) -> str:
+        with open(self._file, "rb", closefd=False) as file:
+            file.seek(0)
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
     def check(self) -> None:
-        """Check that the received file has the hash that the node reported.
+        """Check that the received file has the hash that the node reported, unless its connection protected it.
 
         Raises:
             OSError: If the hashes differ; the download restarts.
         """
-        if self.at == self.size and self.hexdigest() == self.sha256:
+        if self.at == self.size and (self.is_verified or self._hexdigest() == self.sha256):
             return
         self._restart()
         raise OSError("the SHA-256 of the received file differs from the node's. Try again")
@@ -157,7 +156,7 @@ class IncomingOutput:
         if not target.is_file() or target.stat().st_size != self.size:
             return False
         with target.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
+            return hashlib.file_digest(file, "sha256").hexdigest() == (self.sha256 or self._hexdigest())
 
     def close(self) -> None:
         """Do nothing at the end of a connection, because a new connection may continue the download in the file."""

@@ -155,7 +155,8 @@ def test_node_hashes_an_output_file_only_if_the_client_has_bytes_of_an_earlier_c
             incoming = IncomingOutput(tmp_path / "to", "model.pt", len(DATA), version)
             incoming.write(there)
             client.transfer(node).download_output("model.pt", incoming)
-            assert (incoming.sha256, hashed.pop()) == (hashlib.sha256(DATA).hexdigest(), expected)
+            assert (incoming.sha256, hashed.pop()) == (hashlib.sha256(DATA).hexdigest() if expected else "", expected)
+            assert incoming.is_verified is not expected
             with pytest.raises(OSError, match="differs") if there.startswith(b"-") else nullcontext():
                 incoming.check()
             incoming.drop()
@@ -163,6 +164,31 @@ def test_node_hashes_an_output_file_only_if_the_client_has_bytes_of_an_earlier_c
         with TlsConnection.connect(node.place, client.context) as line:
             assert line.request(request)["size"] == sum(map(len, line.read_chunks(len(DATA))))
             assert line.receive_frame()["sha256"] == hashlib.sha256(DATA).hexdigest(), "as earlier clients expect"
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_node_fetches_an_output_file_from_its_writer_only_if_it_stays_unchanged(
+    tmp_path: Path, hosts: list[Host], authority: Authority, monkeypatch: pytest.MonkeyPatch, changes: bool
+) -> None:
+    model, name = tmp_path / "model.pt", "c" * 32  # any name, because nobody hashes the content
+    model.write_bytes(DATA)
+    output = {"path": model.name, "version": file_version(model.stat())}
+    read_chunks = OutputFile.read_chunks
+
+    def change_after(file: OutputFile, at: int, *, hashes: bool = True) -> Iterator[bytes]:
+        assert not hashes
+        yield from read_chunks(file, at, hashes=hashes)
+        if changes:
+            model.write_bytes(DATA[::-1])
+
+    monkeypatch.setattr(OutputFile, "read_chunks", change_after)
+    credentials = authority.issue(node_name(0)).to_json()
+    with (
+        closing(FileTransferServer(tmp_path, tmp_path, "127.0.0.1", credentials, str(tmp_path))) as writer,
+        pytest.raises(OSError, match="changed") if changes else nullcontext(),
+    ):
+        hosts[1].peers.fetch(name, len(DATA), ("127.0.0.1", writer.port), output)
+    assert [path.read_bytes() for path in hosts[1].blobs.iterdir()] == ([] if changes else [DATA])
 
 
 def test_result_of_unexpected_size_is_refused(hosts: list[Host], client: Client, target: Path) -> None:

@@ -76,6 +76,7 @@ def test_whole_version_of_a_file_is_kept_if_its_writer_is_killed_during_the_next
         file = WrittenFile("model.json", len(text), 2e9, 0, text)
         incoming = IncomingOutput(tmp_path, "model.json", len(text), text)
         incoming.write(text.encode())
+        incoming.is_verified = True
         assert OutputFetcher(None, record)._store(file, target, incoming)  # type: ignore[arg-type]
         chosen = _select_newest(record.rows())
         assert (target.read_text(), Path(chosen.target).read_text(), chosen.version) == (text, "{}", "v1")

@@ -202,15 +202,12 @@ class FileTransferServer:
     def _send_output(self, connection: TlsConnection, path: str, version: str, at: int, hashes: bool) -> None:
         from skyward_core.node.agent.output_checkpoint_and_source_files import OutputFile
 
-        # Nodes know the content's hash before they request it.
-        is_client = connection.peer == CLIENT
         with closing(OutputFile(self._work, path, version)) as file:
             with _sending_content(connection, file.size):
-                for piece in file.read_chunks(at, hashes=is_client and hashes):
+                for piece in file.read_chunks(at, hashes=hashes):
                     connection.write(piece)
-            if is_client:
-                file.check_unchanged()
-                connection.send_frame({"t": "whole", "sha256": file.sha256 if hashes else ""})
+            file.check_unchanged()
+            connection.send_frame({"t": "whole", "sha256": file.sha256 if hashes else ""})
 
     def _receive_blob(self, connection: TlsConnection, name: str, size: int) -> None:
         with self._incoming_blob(name, size) as arrival:
@@ -221,13 +218,13 @@ class FileTransferServer:
     # -- fetching ----------------------------------------------------------------------------------------
 
     def fetch(self, name: str, size: int, address: tuple[str, int], output: Mapping[str, str] | None = None) -> None:
-        """Fetch a complete blob from a peer and verify its content. Store nothing on failure.
+        """Fetch a complete blob or output file from a peer and verify it. Store nothing on failure.
 
         Args:
-            name: Content hash of the blob.
-            size: Size of the blob in bytes.
+            name: Content hash of the blob; any name of this form for an output file.
+            size: Size in bytes.
             address: Host and port of the peer.
-            output: Path and version of the peer's output file with this content. None: the peer has the blob.
+            output: Path and version of the peer's output file, which the peer verifies. None to fetch a blob.
 
         Raises:
             PeerUnreachable: If the peer cannot be reached.
@@ -242,13 +239,14 @@ class FileTransferServer:
                 self._incoming_blob(name, size) as arrival,
                 TlsConnection.connect(address, self._client) as connection,
             ):
-                comes = connection.request(
-                    {"t": "blob", "name": name} if output is None else {"t": "output", "at": 0, **output}
-                )
+                asked = {"t": "blob", "name": name}, {"t": "output", "at": 0, "hashes": False, **(output or {})}
+                comes = connection.request(asked[output is not None])
                 actual = comes["size"]
                 if actual != size:
                     raise OSError(f"blob has {actual} bytes instead of {size}")
-                arrival.receive_from(connection)
+                arrival.receive_from(connection, is_hashed=output is None)
+                if output is not None:
+                    connection.receive_frame()  # the peer's answer that the file has not changed
         except OSError as error:
             raise type(error)(f"fetch from peer {address[0]} failed: {error}") from error
 
@@ -261,7 +259,7 @@ class FileTransferServer:
                 self._incoming[name] = arrival
                 self._changed.notify_all()
             yield arrival
-            if arrival.hash.hexdigest() != name:
+            if arrival.hash is not None and arrival.hash.hexdigest() != name:
                 raise OSError("content does not match its hash")
             arrival.partial.replace(self._blobs / name)
         finally:
@@ -284,15 +282,17 @@ class IncomingBlob:
         self.size = size
         self._file = open(partial, "wb", buffering=0)  # noqa: SIM115  closed in close()
         self._file.truncate(size)  # Set the final size at once, because readers map the whole file while it arrives.
-        self.hash = ContentHash()
+        self.hash: ContentHash | None = None
         self._received = 0
         self._is_closed = False
         self._changed = threading.Condition()
 
-    def receive_from(self, connection: TlsConnection) -> None:
+    def receive_from(self, connection: TlsConnection, *, is_hashed: bool = True) -> None:
         """Receive all bytes of the blob from a connection, and write them to the partial file."""
+        self.hash = ContentHash() if is_hashed else None
         for piece in connection.read_chunks(self.size):
-            self.hash.update(piece)
+            if self.hash is not None:
+                self.hash.update(piece)
             rest = piece
             while rest:
                 rest = rest[self._file.write(rest) :]
