@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
+import filecmp
 import os
 import pickle
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from hashlib import file_digest, sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -108,19 +109,16 @@ class IncomingOutput:
             written = os.pwrite(self._file, rest, self.at)
             rest, self.at = rest[written:], self.at + written
 
-    def _hexdigest(self) -> str:
-        with open(self._file, "rb", closefd=False) as file:
-            file.seek(0)
-            return hashlib.file_digest(file, "sha256").hexdigest()
-
     def check(self) -> None:
         """Check that the received file has the hash that the node reported, unless its connection protected it.
 
         Raises:
             OSError: If the hashes differ; the download restarts.
         """
-        if self.at == self.size and (self.is_verified or self._hexdigest() == self.sha256):
-            return
+        with open(self._file, "rb", closefd=False) as file:
+            file.seek(0)
+            if self.at == self.size and (self.is_verified or file_digest(file, "sha256").hexdigest() == self.sha256):
+                return
         self._restart()
         raise OSError("the SHA-256 of the received file differs from the node's. Try again")
 
@@ -153,10 +151,7 @@ class IncomingOutput:
 
     def has_same_content(self, target: Path) -> bool:
         """Check whether an existing file has the same content as the downloaded one."""
-        if not target.is_file() or target.stat().st_size != self.size:
-            return False
-        with target.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == (self.sha256 or self._hexdigest())
+        return target.is_file() and filecmp.cmp(self.path, target, shallow=False)
 
     def close(self) -> None:
         """Do nothing at the end of a connection, because a new connection may continue the download in the file."""
@@ -193,7 +188,7 @@ def check_folder_owner(folder: Path) -> None:
 
 
 def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 MIN_BUFFER_SIZE = 1 << 20  # minimum bytes of a pickle's buffer that is kept in separate memory
