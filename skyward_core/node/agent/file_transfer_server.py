@@ -212,7 +212,7 @@ class FileTransferServer:
     def _receive_blob(self, connection: TlsConnection, name: str, size: int) -> None:
         with self._incoming_blob(name, size) as arrival:
             connection.send_frame({"t": "go"})
-            arrival.receive_from(connection)
+            arrival.receive_from(connection, name)
         connection.send_frame({"t": "there"})
 
     # -- fetching ----------------------------------------------------------------------------------------
@@ -244,7 +244,7 @@ class FileTransferServer:
                 actual = comes["size"]
                 if actual != size:
                     raise OSError(f"blob has {actual} bytes instead of {size}")
-                arrival.receive_from(connection, is_hashed=output is None)
+                arrival.receive_from(connection, name if output is None else None)
                 if output is not None:
                     connection.receive_frame()  # the peer's answer that the file has not changed
         except OSError as error:
@@ -259,8 +259,6 @@ class FileTransferServer:
                 self._incoming[name] = arrival
                 self._changed.notify_all()
             yield arrival
-            if arrival.hash is not None and arrival.hash.hexdigest() != name:
-                raise OSError("content does not match its hash")
             arrival.partial.replace(self._blobs / name)
         finally:
             with self._changed:
@@ -282,23 +280,31 @@ class IncomingBlob:
         self.size = size
         self._file = open(partial, "wb", buffering=0)  # noqa: SIM115  closed in close()
         self._file.truncate(size)  # Set the final size at once, because readers map the whole file while it arrives.
-        self.hash: ContentHash | None = None
         self._received = 0
         self._is_closed = False
         self._changed = threading.Condition()
 
-    def receive_from(self, connection: TlsConnection, *, is_hashed: bool = True) -> None:
-        """Receive all bytes of the blob from a connection, and write them to the partial file."""
-        self.hash = ContentHash() if is_hashed else None
+    def receive_from(self, connection: TlsConnection, name: str | None) -> None:
+        """Receive all bytes of the blob from a connection, and write them to the partial file.
+
+        Args:
+            name: Content hash of the blob; None if the sender verifies the content.
+
+        Raises:
+            OSError: If the content has another hash.
+        """
+        content = ContentHash()
         for piece in connection.read_chunks(self.size):
-            if self.hash is not None:
-                self.hash.update(piece)
+            if name is not None:
+                content.update(piece)
             rest = piece
             while rest:
                 rest = rest[self._file.write(rest) :]
             with self._changed:
                 self._received += len(piece)
                 self._changed.notify_all()
+        if name is not None and content.hexdigest() != name:
+            raise OSError("content does not match its hash")
 
     def wait(self, beyond: int) -> int:
         with self._changed:
