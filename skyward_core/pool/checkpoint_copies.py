@@ -240,8 +240,7 @@ class CheckpointCopies:
         limit = PATIENCE + size / MIN_RATE
         origin = next((file for file in found.files if (file.path, file.version) == (row.path, row.version)), None)
         failures: dict[Link, str] = {}
-        request: dict[str, Any] = {"t": "restore", "size": size, "path": row.path}
-        request |= {"at": changed_at / 1e9, "outdated": list(outdated)}
+        request = {"t": "restore", "size": size, "path": row.path, "at": changed_at / 1e9, "outdated": list(outdated)}
 
         async def store(link: Link, name: str) -> None:
             torn = self._context.outputs.torn_versions.get((link.node, row.path))
