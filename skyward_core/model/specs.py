@@ -356,7 +356,7 @@ class Options(ValidatedValue):
             beyond the budget.
         log_limit: Maximum bytes that a rank may print to each stream during one run, as a number or text ("10 GB").
             Further output is dropped, with a note in the log. 0 for no limit. It also limits
-            the metrics of each worker process of a rank.
+            the metrics, and the previews of images, of each worker process of a rank.
         collect_metrics: Record metrics and progress that ranks print, or log with TensorBoard, W&B, MLflow, Lightning,
             Hugging Face or Keras, in addition to those of ``sky.log``. The variable SKYWARD_COLLECT_METRICS=0 of the
             ranks disables it, too.

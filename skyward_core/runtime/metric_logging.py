@@ -84,8 +84,8 @@ def log_image(name: str, image: Any, step: SupportsFloat | None = None) -> None:
     ranks. INDEX is the index of the rank or task. The app shows a preview of the newest image of each name. Off a pool
     it does nothing.
 
-    A process may log 4 images per second, on average over 5 seconds. Further images are dropped, with one message in
-    the log.
+    A process may log 4 images per second, on average over 5 seconds, and previews of ``log_limit`` bytes per run.
+    Further images are dropped, with one message in the log.
 
     Args:
         name: Name of the image, at most 200 characters.
@@ -175,7 +175,7 @@ def _encode_png(pixels: Any) -> bytes:
 
 def pop_call_metrics(run: str, call: int) -> dict[str, list[float | None]]:
     """Return the metric summaries of an ended call, and forget them. The worker calls this once."""
-    return _writer.summaries.pop(run, call) if _writer and _writer.summaries else {}
+    return _writer.summaries.pop(run, call) if _writer else {}
 
 
 def record_yielded(run: str, seq: int, value: Any, call: int = -1) -> None:
@@ -209,7 +209,7 @@ def start_writer(path: str, limit: int = 0, images: str = "") -> Callable[[], No
 
     Args:
         path: Path of the file.
-        limit: Bytes that one run may write; 0 for no limit.
+        limit: Bytes that one run may write to each file; 0 for no limit.
         images: Path of the file for images. Its lines have "image": name, step, path of the file, and preview.
 
     Returns:
@@ -229,12 +229,13 @@ class _Writer:
         # message about the first dropped image; "" after it was printed
         self._drop_notice = f"sky.log_image: more than {IMAGES_PER_SECOND} images per second; some images are dropped\n"
         self._images_used_at = 0.0  # time up to which the logged images have used their rate
-        self._left: dict[str, float] = {}  # run -> bytes that it may still write; negative after its limit is reached
+        # (run, "metrics" or "images") -> bytes that may still be written; negative after the limit is reached
+        self._left: dict[tuple[str, str], float] = {}
         # descriptor of the metrics file, or -1 until the first metrics, which also start the thread; most ranks log
         # nothing
         self._file = -1
         self._entries: list[dict[str, Any]] = []
-        self.summaries: MetricSummaries | None = None  # metric summaries of the calls; None until the first metrics
+        self.summaries = MetricSummaries()  # metric summaries of the calls
         self._run = ""  # run for which the names below are valid
         self._logged: set[str] = set()  # metric names that the run passed to `log`
         self._owners: dict[str, str] = {}  # metric name of another source -> source that logged this name first
@@ -310,7 +311,10 @@ class _Writer:
         place = f"{self._image_count if step is None else step:.12g}-{index}"
         path = f"{IMAGES}/{run}/{safe}-{place}.{'png' if data.startswith(PNG) else 'jpg'}"
         logged = {"name": name, "step": step, "path": path, "data": b2a_base64(preview, newline=False).decode()}
-        line = json.dumps({"at": time(), "run": run, "values": {}, "image": logged}).encode() + b"\n"
+        with self._writing:
+            line = self._encode({"at": time(), "run": run, "values": {}, "image": logged}, "images")
+        if not line:
+            return
         try:
             os.makedirs(f"{working_folder()}/{IMAGES}/{run}", exist_ok=True)  # noqa: PTH103
             with open(f"{working_folder()}/{path}", "wb") as file, open(self._images_path, "ab") as previews:
@@ -333,8 +337,6 @@ class _Writer:
 
     def _append(self, entry: dict[str, Any], call: int) -> None:
         run, values = entry["run"], entry["values"]
-        if self.summaries is None:
-            self.summaries = MetricSummaries()
         self.summaries.add(run, call, values)
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
@@ -350,8 +352,6 @@ class _Writer:
             self._has_values.set()
 
     def flush(self) -> None:
-        if self._thread is None:
-            return  # Without a thread, no metrics were logged.
         with self._writing:
             with self._lock:
                 pending, self._entries = self._entries, []
@@ -369,16 +369,16 @@ class _Writer:
                 self._broken = True
                 sys.stderr.write(f"sky.log stopped: cannot write its file ({error})\n")
 
-    def _encode(self, entry: dict[str, Any]) -> bytes:
-        """Return the JSON line of an entry; b"" if its run has reached its limit."""
+    def _encode(self, entry: dict[str, Any], kind: str = "metrics") -> bytes:
+        """Return the JSON line of an entry; b"" if its run has reached the limit of metrics or of images."""
         line, run = json.dumps(entry).encode() + b"\n", entry["run"]
-        before = self._left.pop(run, self._limit)
-        self._left[run] = left = before - len(line)
+        before = self._left.pop((run, kind), self._limit)
+        self._left[run, kind] = left = before - len(line)
         if len(self._left) > MAX_CALLS:
             del self._left[next(iter(self._left))]
         if left < 0 <= before:
             limit = f"its limit of {self._limit:,} bytes (Options(log_limit=...))"
-            sys.stderr.write(f"sky.log: run {run} reached {limit}; further metrics are dropped\n")
+            sys.stderr.write(f"sky.log: run {run} reached {limit}; further {kind} are dropped\n")
         return line if left >= 0 else b""
 
     def _serve(self) -> None:

@@ -154,6 +154,29 @@ def test_frequent_images_are_dropped_with_one_message(
     assert capsys.readouterr().err.count("more than 4 images per second; some images are dropped") == 1
 
 
+def test_images_beyond_the_log_limit_of_a_run_are_dropped_with_one_message(
+    logged: Callable[[], Logged], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(metric_logging, "IMAGES_PER_SECOND", 1000)
+    monkeypatch.setattr(metric_logging._writer, "_limit", 1000)
+    for run in ("r1", "r2"):
+        with using(InstanceInfo(run=run)):
+            for step in range(30):
+                sky.log_image("x", picture(), step=step)
+                sky.log(step=step)
+    assert metric_logging._writer is not None
+    metric_logging._writer.flush()
+    found = [each["path"].split("/")[1] for each, _, _ in logged()]
+    assert 0 < found.count("r1") == found.count("r2") == len(list((tmp_path / "images/r1").iterdir())) < 30
+    assert (tmp_path / "r000.5000.metrics").stat().st_size <= 2000
+    assert len((tmp_path / "r000.metrics").read_text().splitlines()) > 20, "images must not displace metrics"
+    notices = [line for line in capsys.readouterr().err.splitlines() if "further images are dropped" in line]
+    assert notices == [
+        f"sky.log: run {run} reached its limit of 1,000 bytes (Options(log_limit=...)); further images are dropped"
+        for run in ("r1", "r2")
+    ]
+
+
 def test_image_that_cannot_be_written_is_reported(
     logged: Callable[[], Logged], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
