@@ -17,12 +17,12 @@ ECHO_WAIT = 0.25  # Seconds to wait after a failure that may be an echo, because
 
 
 # Messages of gloo and NCCL. Exceptions of several types contain these messages.
-_TRANSPORT = re.compile(
+_TRANSPORT = (
     r"gloo/(transport|rendezvous)/|\bGloo \w+ failed: |monitoredBarrier"
     r"|remote process exited or there was a network error"
 )
-_PLAIN = re.compile(r"Connection (reset|closed) by peer|Broken pipe|Socket Timeout")
-_STATUS = re.compile(r"(UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): ")
+_PLAIN = r"Connection (reset|closed) by peer|Broken pipe|Socket Timeout"
+_STATUS = r"(UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): "
 _CARRIERS = ("RuntimeError", "ValueError", "JaxRuntimeError", "XlaRuntimeError", "InternalError")
 _TENSORFLOW = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
 _SOCKETS = ("ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "BrokenPipeError")
@@ -32,13 +32,13 @@ def _is_peer_loss(kind: str, message: str) -> bool:
     library, name = kind.partition(".")[0], kind.rpartition(".")[2]
     if library == "torch" and name.startswith("Dist"):
         return True  # for example DistNetworkError, DistStoreError or DistBackendError
-    if library in ("jax", "jaxlib") and _STATUS.match(message):
+    if library in ("jax", "jaxlib") and re.match(_STATUS, message):
         return True
     if library == "tensorflow" and name in _TENSORFLOW:
         return True
-    if kind == "RuntimeError" and _PLAIN.fullmatch(message):
+    if kind == "RuntimeError" and re.fullmatch(_PLAIN, message):
         return True
-    return name in _CARRIERS and _TRANSPORT.search(message) is not None
+    return name in _CARRIERS and re.search(_TRANSPORT, message) is not None
 
 
 # Messages of outcomes of ranks that were stopped on request, or because another rank failed.

@@ -16,17 +16,16 @@ MIN_PREFIX_LENGTH = 12  # minimum bytes of a cut-off secret's beginning for this
 # minimum number of different characters of a secret; other values are separator lines or placeholders
 MIN_DISTINCT_CHARACTERS = 4
 
-_SECRET_NAMES = re.compile(
-    r"TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL"
+# These patterns are compiled when they are first used, because most processes never use them.
+_SECRET_NAMES = (
+    r"(?i)TOKEN(?!IZ)|SECRET|PASSW|PASSPHRASE|CREDENTIAL"
     r"|(?:API|ACCESS|ACCOUNT|PRIVATE|ENCRYPTION|SIGNING|MASTER|LICENSE|DEPLOY|AUTH|STORAGE)_?KEY"
-    r"|(?:^|_)(?:PAT|PASS|CREDS|PWD|AUTH|CONNECTION_STRING|AUTH_CONFIG)$",
-    re.IGNORECASE,
+    r"|(?:^|_)(?:PAT|PASS|CREDS|PWD|AUTH|CONNECTION_STRING|AUTH_CONFIG)$"
 )
 # Names of variables that match names of secrets, but hold the location, type or number of a secret, or a folder.
-_NOT_SECRET_NAMES = re.compile(
-    r"_(?:FILE|PATH|DIR|HOME|URL|URI|ENDPOINT|HOST|PORT|NAME|USER|TYPE|KIND|BACKEND|PROVIDER|PROFILE|REGION|TTL|"
-    r"TIMEOUT|EXPIRY|EXPIRES|LIMIT|COUNT|SOCK)$|^(?:MAX|MIN|NUM)_|^PWD$",
-    re.IGNORECASE,
+_NOT_SECRET_NAMES = (
+    r"(?i)_(?:FILE|PATH|DIR|HOME|URL|URI|ENDPOINT|HOST|PORT|NAME|USER|TYPE|KIND|BACKEND|PROVIDER|PROFILE|REGION|TTL|"
+    r"TIMEOUT|EXPIRY|EXPIRES|LIMIT|COUNT|SOCK)$|^(?:MAX|MIN|NUM)_|^PWD$"
 )
 _COMMON_WORDS = frozenset(
     ["disabled", "required", "optional", "password", "passw0rd", "changeme", "undefined", "localhost", "production",
@@ -34,7 +33,7 @@ _COMMON_WORDS = frozenset(
 )  # fmt: skip
 
 # The scheme's length is limited, because the search would otherwise take quadratic time in long texts without spaces.
-_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,63})://(?P<user>[^\s/?#:'\"<>]*)(?P<rest>:[^\s/?#'\"<>]*)?@")
+_URL = r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,63})://(?P<user>[^\s/?#:'\"<>]*)(?P<rest>:[^\s/?#'\"<>]*)?@"
 
 
 def secret_values(env: Mapping[str, str]) -> list[str]:
@@ -48,7 +47,7 @@ def secret_values(env: Mapping[str, str]) -> list[str]:
 
 def is_secret_name(name: str) -> bool:
     """Check whether an environment variable's name indicates a secret value."""
-    return bool(_SECRET_NAMES.search(name)) and not _NOT_SECRET_NAMES.search(name)
+    return bool(re.search(_SECRET_NAMES, name)) and not re.search(_NOT_SECRET_NAMES, name)
 
 
 def _is_common_value(value: str) -> bool:
@@ -64,7 +63,7 @@ def url_secrets(value: Any) -> list[str]:
     """Return the passwords of all URLs in a JSON value, and tokens used as user names, raw and percent-decoded."""
     found = []
     for text in _iter_strings(value):
-        for match in _URL.finditer(text):
+        for match in re.finditer(_URL, text):
             from urllib.parse import unquote
 
             secret = (match["rest"] or "")[1:] or ("" if _is_plain_user(match) else match["user"])
@@ -78,7 +77,7 @@ def strip_credentials(text: str) -> str:
     def shortened(match: re.Match[str]) -> str:
         return f"{match['scheme']}://" + (f"{match['user']}@" if _is_plain_user(match) else "")
 
-    return _URL.sub(shortened, text)
+    return re.sub(_URL, shortened, text)
 
 
 def make_sanitizer(env: Mapping[str, str]) -> Callable[[str], str]:

@@ -54,7 +54,7 @@ def advice(hint: Hint) -> str:
 
 _TORCHRUN_VARIABLES = "(LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|MASTER_(ADDR|PORT)|TORCHELASTIC_RUN_ID"
 # Matches the message of an error about a missing environment variable of torchrun.
-_MISSING_VARIABLE = re.compile(rf"^'({_TORCHRUN_VARIABLES})'$|environment variable ({_TORCHRUN_VARIABLES}) expected")
+_MISSING_VARIABLE = rf"^'({_TORCHRUN_VARIABLES})'$|environment variable ({_TORCHRUN_VARIABLES}) expected"
 
 
 def failure_hints(run: RunView) -> list[str]:
@@ -72,6 +72,6 @@ def failure_hints(run: RunView) -> list[str]:
     if run.kind == "broadcast" and early and is_symptom(failed):
         ranks = f"rank {early[0]}" if len(early) == 1 else f"ranks {format_ranges(early)}"
         hints.append(f"{ranks} had already returned, so the connections of rank {failed.rank} were closed")
-    if run.function.endswith(".py") and _MISSING_VARIABLE.search(failed.error.message):
+    if run.function.endswith(".py") and re.search(_MISSING_VARIABLE, failed.error.message):
         hints.append(f"the script needs torchrun's variables. Use: skyward-tui torchrun {shlex.quote(run.function)}")
     return hints

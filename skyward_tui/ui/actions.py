@@ -12,6 +12,8 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import groupby
+from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -374,7 +376,7 @@ GLOBAL_HINTS = (
 
 
 _BY_ID = {action.id: action for action in ACTIONS}
-_BY_SCOPE = {scope: [action for action in ACTIONS if action.scope == scope] for scope in SCOPES}
+_BY_SCOPE = {scope: list(actions) for scope, actions in groupby(ACTIONS, attrgetter("scope"))}
 
 
 def actions_by_id(*ids: str) -> Iterator[Action]:
@@ -406,8 +408,7 @@ def with_partner(key: str, action: Action, keymap: Mapping[str, str]) -> str:
     return f"{key} {first_key(PARTNERS[action.id], keymap)}" if action.id in PARTNERS else key
 
 
-_NAMED = re.compile(r"\{([a-z]+\.[a-z_]+)\}")
-_REMARK = re.compile(rf" ?\({_NAMED.pattern}[^()]*\)")
+_NAMED = r"\{([a-z]+\.[a-z_]+)\}"
 
 
 def with_keys(text: str, keymap: Mapping[str, str], can: Callable[[str], bool] | None = None) -> str:
@@ -421,8 +422,8 @@ def with_keys(text: str, keymap: Mapping[str, str], can: Callable[[str], bool] |
     """
     if can is not None:
         calls = {id: action.call.partition("(")[0] for id, action in _BY_ID.items()}
-        text = _REMARK.sub(lambda found: found[0] if can(calls.get(found[1], "")) else "", text)
-    return _NAMED.sub(lambda found: first_key(found[1], keymap) if found[1] in _BY_ID else found[0], text)
+        text = re.sub(rf" ?\({_NAMED}[^()]*\)", lambda found: found[0] if can(calls.get(found[1], "")) else "", text)
+    return re.sub(_NAMED, lambda found: first_key(found[1], keymap) if found[1] in _BY_ID else found[0], text)
 
 
 def bindings(scope: str) -> list[BindingType]:
@@ -546,9 +547,6 @@ def _textual_key(key: str) -> str:
     return next(iter(Binding.make_bindings([(key, "", "")]))).key if len(key) == 1 else key
 
 
-_NAMES = {key.value for key in Keys} | {_textual_key(chr(code)) for code in range(0x21, 0x7F)}
-
-
 def _key_error(key: str) -> str:
     """Return the reason why a key cannot be bound, or ""."""
     if not key:
@@ -556,7 +554,8 @@ def _key_error(key: str) -> str:
     if key in RESERVED_KEYS:
         return f"{key} {RESERVED_KEYS[key]}"
     *modifiers, name = key.split("+")
-    is_key = name in _NAMES or (len(name) == 1 and name.isprintable())
+    is_key = len(name) == 1 and name.isprintable()
+    is_key |= name in {*(key.value for key in Keys), *map(_textual_key, map(chr, range(0x21, 0x7F)))}
     return "" if is_key and all(each in _MODIFIERS for each in modifiers) else f"{key!r} is not a key"
 
 
