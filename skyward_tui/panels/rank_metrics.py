@@ -548,7 +548,7 @@ class MetricsPane(PaintedLines):
         mark = " !" if self._outlier_ranks(name) else ""
         head = clip(f" {name} {value}{mark}", width)
         span = [] if chart.low is None or chart.high is None else [number(chart.low), number(chart.high)]
-        more = [" to ".join(span)] if len(set(span)) > 1 else []
+        more = [f"r{self.ranks[0]}-{self.ranks[-1]} {'…'.join(span)}"] if len(set(span)) > 1 else []
         low = chart.behind[chart.hues.index(BAND)] if BAND in chart.hues and len(self.ranks) <= RANKS_DRAWN else ()
         best = [each for _, each in (*chart.front, *low) if isfinite(each)]
         if best and classify_metric(name) == "loss" and not self.smooth:

@@ -89,9 +89,9 @@ async def test_metrics_of_another_rank_and_of_all_ranks_are_shown(app: SkywardAp
             view.metrics.add_values(run.id, rank, float(step), {"loss": 1.0 + 2 * rank})
     async with on_run_screen(app, (160, 48), until="5 metrics  rank 0") as (pilot, screen):
         await press(pilot, "]", until="5 metrics  rank 1")
-        await until(pilot, " loss 3  1 to 3")
+        await until(pilot, " loss 3  r0-1 1…3")
         await press(pilot, "a", until="5 metrics  median of 2 ranks")
-        await until(pilot, " loss 2  1 to 3")
+        await until(pilot, " loss 2  r0-1 1…3")
         assert metrics_of(screen).ranks == [0, 1]
 
 
@@ -190,12 +190,12 @@ async def test_outlier_among_256_ranks_is_named_and_drawn(app: SkywardApp, sessi
         for step in range(PACE_SIZE):
             view.metrics.add_values(run.id, rank, float(step), {"loss": 900.0 if rank == 77 else 1.0})
     async with on_run_screen(app, (160, 48), until="5 metrics  ! outlier: r77  rank 0") as (pilot, screen):
-        await until(pilot, "1 to 900")
+        await until(pilot, "r0-255 1…900")
         assert " loss 1 !" in screen_text(app)
         await press(
             pilot, "a", until=lambda: metrics_of(screen).subject == "! outlier: r77  median of 256 ranks  x: time"
         )
-        await until(pilot, "1 to 900")
+        await until(pilot, "r0-255 1…900")
 
 
 async def four_values(app: SkywardApp, session: FakeSession, pilot: Pilot[None]) -> MetricsPane:
@@ -232,12 +232,12 @@ async def test_wide_values_have_a_log_scale_unless_a_key_changes_it(app: Skyward
 async def test_hairline_shows_the_values_of_all_charts_at_its_step(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         pane = await four_values(app, session, pilot)
-        await until(pilot, lambda: " loss 1  1 to 2" in screen_text(app) and " lr 0.4" in screen_text(app))
+        await until(pilot, lambda: " loss 1  r0-1 1…2" in screen_text(app) and " lr 0.4" in screen_text(app))
         before = hairs(app)
-        await press(pilot, "left", until=" loss 10  10 to 20")
+        await press(pilot, "left", until=" loss 10  r0-1 10…20")
         await until(pilot, lambda: " lr 0.3" in screen_text(app) and "at step 20" in screen_text(app))
         assert hairs(app) > before + 10
-        await press(pilot, "right", until=" loss 1  1 to 2")
+        await press(pilot, "right", until=" loss 1  r0-1 1…2")
         await press(pilot, "escape", until=lambda: pane.instant is None and hairs(app) == before)
 
 
