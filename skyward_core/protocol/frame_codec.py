@@ -44,7 +44,7 @@ AnyHeader = Any  # type of a received header; the handler of each kind of frame 
 
 _LENGTHS = struct.Struct("!II")
 _HEADER_LIMIT = 64 << 20
-_decode = json.JSONDecoder().raw_decode
+_decode: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
 
 def is_plain(value: Any) -> bool:
@@ -86,10 +86,10 @@ def encode_frame(header: Mapping[str, Any], body: bytes = b"") -> bytes:
     return encode_frame_text(encode_json(header), body)
 
 
-def encode_frame_text(text: str, body: bytes = b"") -> bytes:
-    """Return a frame as bytes, from its encoded header and its body."""
+def encode_frame_text(text: str, body: bytes = b"", before: bytes = b"") -> bytes:
+    """Return a frame as bytes, from its encoded header and its body. It follows the bytes ``before``."""
     head = text.encode("utf-8", "surrogatepass")
-    return b"".join((_LENGTHS.pack(len(head), len(body)), head, body))
+    return b"".join((before, _LENGTHS.pack(len(head), len(body)), head, body))
 
 
 def decode_lengths(data: bytes) -> tuple[int, int]:
@@ -106,8 +106,8 @@ def decode_header(head: bytes | bytearray) -> AnyHeader:
     """
     try:
         text = head.decode("utf-8", "surrogatepass")
-        header, end = _decode(text)
-    except (ValueError, RecursionError) as error:
+        header, end = _decode(text, 0)
+    except (ValueError, RecursionError, StopIteration) as error:
         raise WireError(f"invalid frame header: {error}") from error
     if end != len(text):
         raise WireError("invalid frame header: extra data after the JSON object")
@@ -157,14 +157,12 @@ class Decoder:
                     header = decode_header(buffer[start + 8 : middle])
                     if self._admit is not None:
                         self._admit(header, head, body)
-                    start = middle
-                else:
-                    header, body = self._pending
-                    self._pending = None
+                    start, self._pending = middle, (header, body)
+                header, body = self._pending
                 stop = start + body
                 if len(buffer) < stop:
-                    self._pending = header, body
                     break
+                self._pending = None
                 payload = bytes(memoryview(buffer)[start:stop])
                 start = stop
                 yield header, payload

@@ -16,6 +16,7 @@ from skyward_core.protocol.frame_codec import (
     MAX_EXCEPTION_BYTES,
     MAX_INLINE_BYTES,
     MAX_PLUGINS_BYTES,
+    NONE_SUMMARY,
     VERSION,
     Header,
     WireError,
@@ -85,7 +86,9 @@ RESTART_CAUSE = one_of("error", "loss", "preemption", "growth")
 LOG_SIZES = dict_of(is_valid_log_name, is_count)
 LOG_SPANS = dict_of(is_valid_log_name, is_span)
 SUMMARY_KEYS = object_of(
-    {"type": is_text, "text": is_text, "json?": is_plain, "is_json?": is_bool, "size?": is_count}, only=True
+    {"type": is_text, "text": is_text, "json?": is_plain, "is_json?": is_bool, "size?": is_count},
+    only=True,
+    usual=NONE_SUMMARY,
 )
 ERROR_KEYS = object_of({"type": is_text, "message": is_text, "traceback?": is_text}, only=True)
 PLUGIN_ERROR_KEYS = object_of(

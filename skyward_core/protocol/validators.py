@@ -146,13 +146,22 @@ def split_keys(groups: Iterable[Checks]) -> tuple[Checks, Checks]:
     return needs, may
 
 
-def object_of(*groups: Checks, only: bool = False) -> Check:
+def object_of(*groups: Checks, only: bool = False, usual: Any = None) -> Check:
+    """Return a validator of objects.
+
+    Args:
+        groups: Validators of the keys; names of optional keys end in "?".
+        only: Whether to reject other keys.
+        usual: Valid object that is so frequent that it is recognized without validating each key.
+    """
     needs, may = split_keys(groups)
     find = {**needs, **may}.get
 
     def check(value: Any) -> bool:
         if type(value) is not dict or not value.keys() >= needs.keys():
             return False
+        if value == usual:
+            return True
         for key, one in value.items():
             found = find(key)
             if only if found is None else not found(one):
