@@ -104,7 +104,6 @@ class SlowCalls:
     def add(self, rank: int, call: Call) -> None:
         """Add a call that a worker has received."""
         loop = asyncio.get_running_loop()
-        self._drop_ended()
         due = loop.time() + ANNOUNCE_DELAY
         self._is_frequent, self._last_due = due - self._last_due < FREQUENT_CALLS, due
         self._started.append((due, rank, call))

@@ -86,6 +86,7 @@ class Call:
         # Attributes, because properties took a tenth of the time of a short call on its agent.
         self.key: Key = (run, index)
         self.attempt = attempt_number(header)
+        self.timeout: float | None = header.get("timeout")
         self.is_gang_call = bool(header.get("gang"))
         may_restart = self.is_gang_call and "ends" in (header.get("attempt") or ())
         self.may_restart_unattended = may_restart and not header.get("alone")
@@ -99,10 +100,6 @@ class Call:
     def end(self) -> frames.AgentOutcome | None:
         """The call's outcome, even if the head withholds it; None while the call is active."""
         return self.outcome or self.undecided
-
-    @property
-    def timeout(self) -> float | None:
-        return self.header.get("timeout")
 
     def cancel_timers(self) -> None:
         for timer in self.timers:
@@ -247,7 +244,10 @@ class CallRegistry:
             head = call.header
             record = RunRecord(call.run, head.get("name", ""), head.get("kind", ""), head.get("total", 1))
             self.records[call.run] = record
-            self._evict_record()
+            if len(self.records) > MAX_RECORDS:
+                over = next((run for run, record in self.records.items() if not record.active), None)
+                if over is not None:
+                    del self.records[over]
         if call.attempt > 1 and record.kind in ("gather", "sweep", "map"):
             # only this task of the run is retried, so the outcomes of its other tasks remain
             record.outcomes.pop(call.index, None)
@@ -316,8 +316,10 @@ class CallRegistry:
             record.active += 1
             record.outcomes.pop(call.index, None)
 
-    def calls_of_run(self, run: str) -> list[Call]:
-        return list(self._by_run.get(run, {}).values())
+    def calls_of_run(self, run: str, only: list[int] | None = None) -> list[Call]:
+        """Return the calls of a run, or those with the given indices."""
+        calls = self._by_run.get(run, {})
+        return list(calls.values()) if only is None else [calls[index] for index in only if index in calls]
 
     def unacknowledged(self) -> Iterator[bytes]:
         """Return the frames for a new journal: the start and the outcome of each unacknowledged call."""
@@ -327,22 +329,14 @@ class CallRegistry:
             if (end := call.end) is not None:
                 yield encode_frame(end, call.result)
 
-    def select_calls(self, run: str, indices: list[int]) -> list[Call]:
-        calls = self._by_run.get(run, {})
-        return [calls[index] for index in indices if index in calls]
-
     def acknowledge(self, calls: Mapping[str, list[int] | None]) -> list[Call]:
         """Drop acknowledged calls and return them.
 
         Args:
             calls: Run -> call indices, or None for all calls of the run.
         """
-        known = [
-            call
-            for run, only in calls.items()
-            for call in (self.calls_of_run(run) if only is None else self.select_calls(run, only))
-            if call.outcome is not None
-        ]
+        ended = (call for run, only in calls.items() for call in self.calls_of_run(run, only))
+        known = [call for call in ended if call.outcome is not None]
         for call in known:
             record = self.records.get(call.run)
             if record is not None and call.index not in record.outcomes and not call.is_owner_deciding:
@@ -359,12 +353,6 @@ class CallRegistry:
         del calls[call.index]
         if not calls:
             del self._by_run[call.run]
-
-    def _evict_record(self) -> None:
-        if len(self.records) > MAX_RECORDS:
-            over = next((run for run, record in self.records.items() if not record.active), None)
-            if over is not None:
-                del self.records[over]
 
 
 def _shorten_outcome(outcome: frames.AgentOutcome) -> frames.AgentOutcome:
