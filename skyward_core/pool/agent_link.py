@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from functools import cache, lru_cache
 from logging import DEBUG, INFO, WARNING
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from skyward_core.model.errors import CredentialsRefused, HostKeyError, PoolError, UsageError
@@ -24,6 +25,7 @@ from skyward_core.protocol.frame_codec import (
     Decoder,
     Header,
     WireError,
+    encode_frame,
     encode_frame_text,
     encode_json,
 )
@@ -154,7 +156,6 @@ SILENCE = 4.0  # seconds without a frame after which the agent counts as silent;
 ACK_DELAY = 0.1
 ACK_AGE = 0.02  # seconds after which a call carries the pending acknowledgements: shorter calls share one frame
 KEEPALIVE_ID = 0  # request id of keepalive pings, whose answers no caller awaits
-CORKED_BODY = 65_536  # maximum bytes of a body that is copied to be written together with other frames
 WELCOME = 15.0  # seconds to wait for the welcome frame: a frozen agent accepts connections but never answers
 MAX_SOURCES = 64  # maximum number of script sources that a link retains, because a new agent needs them again
 BACKOFF = (0.05, 5.0)  # first and longest pause between connection attempts, in seconds
@@ -191,9 +192,9 @@ def _add_acks(target: dict[str, list[int] | None], acks: Mapping[str, list[int] 
 
 
 @lru_cache(16)
-def _encode_acks(runs: tuple[str, ...]) -> str:
-    """Return the header that acknowledges all calls of the given runs. Cached for all nodes of a pool."""
-    return encode_json({"t": "ack", "calls": dict.fromkeys(runs)})
+def _encode_acks(runs: tuple[str, ...]) -> bytes:
+    """Return the frame that acknowledges all calls of the given runs. Cached for all nodes of a pool."""
+    return encode_frame({"t": "ack", "calls": dict.fromkeys(runs)})
 
 
 class Link:
@@ -255,8 +256,8 @@ class Link:
         # Request id -> expected type of the answer, and the future that receives the answer.
         self._pending_requests: dict[int, tuple[str, asyncio.Future[tuple[AnyHeader, bytes]]]] = {}
         self._files: dict[int, Download] = {}
-        self._acks: dict[str, list[int] | None] = {}
-        self._acks_since = 0.0  # loop time at which the oldest pending acknowledgement was scheduled
+        self.pending_acks: dict[str, list[int] | None] = {}  # acknowledgements that were not sent yet
+        self._acks_since = 0.0  # monotonic time at which the oldest pending acknowledgement was scheduled
         self._ack_timer: asyncio.TimerHandle | None = None
         # Acknowledgements that were sent before and after the last keepalive ping. They are sent again after a
         # reconnection, because an agent that died may not have read them.
@@ -303,7 +304,7 @@ class Link:
         if self._pipe is None:
             raise ConnectionError(f"node {self.node} closed the connection after its welcome")
         self.up = True
-        self._last_frame_at = self.loop.time()
+        self._last_frame_at = monotonic()
         if self._watcher is None:
             self._watcher = self.loop.create_task(self._send_keepalives())
         self.request_logs()
@@ -315,9 +316,9 @@ class Link:
             self._write({"t": "claim", "run": run, "decides": decides})
         unread = self._pinged_acks
         _add_acks(unread, self._sent_acks)
-        _add_acks(unread, self._acks)
-        self._acks, self._pinged_acks, self._sent_acks = unread, {}, {}
-        self._send_acks()
+        _add_acks(unread, self.pending_acks)
+        self.pending_acks, self._pinged_acks, self._sent_acks = unread, {}, {}
+        self.flush_acknowledgements()
         _log.info("node %d: up", self.node, extra=self._log_extra)
         self._listener.on_link(self, True, "")
         early, self._early_frames = self._early_frames or [], None
@@ -334,20 +335,21 @@ class Link:
         self.send({"t": "tail", "cursors": node_cursors})
 
     def _on_data(self, data: bytes | memoryview) -> None:
-        self._last_frame_at = self.loop.time()
+        self._last_frame_at = monotonic()
         if self.silent:
             _log.info("node %d: answers again", self.node, extra=self._log_extra)
             self._listener.on_link(self, True, "")
             self.silent = False
-        begun = self.cork()
+        self._corked = []
         try:
             for header, body in self._decoder.feed(data):
                 self._on_frame(header, body)
         except WireError as error:
             self._reject(error)
         finally:
-            if begun:
+            if self._corked:
                 self.uncork()
+            self._corked = None
 
     def _reject(self, error: WireError) -> None:
         """Close the connection after an invalid frame."""
@@ -411,7 +413,7 @@ class Link:
     @property
     def silence_seconds(self) -> float:
         """Seconds since the agent's last frame."""
-        return self.loop.time() - self._last_frame_at
+        return monotonic() - self._last_frame_at
 
     @property
     def silence_text(self) -> str:
@@ -437,7 +439,7 @@ class Link:
             body = self._move_offsets(header, body)
         match header["t"]:
             case "outcome" | "stale":
-                if not is_notification(header, body):
+                if body or not is_notification(header, body):
                     self._calls.pop((header["run"], header["i"]), None)
             case "began":
                 self.clock.on_event(float(header.get("at", self.to_node_time(time.time()))))
@@ -625,13 +627,8 @@ class Link:
         if not self.up:
             return
         # Send the acknowledgements and the call in one write, so that the agent wakes up only once.
-        carries = bool(self._acks) and self.loop.time() - self._acks_since >= ACK_AGE
-        corks = carries and len(body) <= CORKED_BODY and self.cork()
-        if carries:
-            self._send_acks()
-        self._write(header, body, text)
-        if corks:
-            self.uncork()
+        carries = bool(self.pending_acks) and monotonic() - self._acks_since >= ACK_AGE
+        self._write(header, body, text, self._take_acks() if carries else b"")
 
     def send_sources(self, sources: Iterable[SourceText]) -> None:
         """Send script sources that the node lacks, before the calls that refer to them."""
@@ -656,37 +653,33 @@ class Link:
             run, index: The call; without an index, all calls of the run.
             timed: Whether this link sends it after :data:`ACK_DELAY`. Otherwise the caller flushes it.
         """
-        if not self._acks:
-            self._acks_since = self.loop.time()
+        if not self.pending_acks:
+            self._acks_since = monotonic()
         if index is None:
-            self._acks[run] = None
-        elif (indices := self._acks.setdefault(run, [])) is not None:
+            self.pending_acks[run] = None
+        elif (indices := self.pending_acks.setdefault(run, [])) is not None:
             indices.append(index)
         if timed and self._ack_timer is None:
             self._ack_timer = self.loop.call_later(ACK_DELAY, self._on_ack_timer)
 
-    def has_acknowledgement(self, run: str) -> bool:
-        """Check whether an acknowledgement of a run is pending."""
-        return run in self._acks
-
-    def flush_acknowledgements(self) -> bool:
-        """Send the pending acknowledgements now. Return whether there were any."""
-        # Keep the timer, because cancelling it and starting another one for every call costs more than a timer without
-        # work.
-        if pending := bool(self._acks):
-            self._send_acks()
-        return pending
-
     def _on_ack_timer(self) -> None:
         self._ack_timer = None
-        self._send_acks()
+        self.flush_acknowledgements()
 
-    def _send_acks(self) -> None:
-        if self._acks and self.up:
-            text = "" if any(self._acks.values()) else _encode_acks(tuple(self._acks))
-            self._write({"t": "ack", "calls": self._acks}, text=text)
-            _add_acks(self._sent_acks, self._acks)
-            self._acks = {}
+    def flush_acknowledgements(self) -> None:
+        """Send the pending acknowledgements now if the link is up."""
+        # Keep the timer, because cancelling it and starting another one for every call costs more than a timer without
+        # work.
+        if self.pending_acks and self.up:
+            self._write_frame(self._take_acks())
+
+    def _take_acks(self) -> bytes:
+        """Return the frame with the pending acknowledgements, which the caller sends."""
+        acks, self.pending_acks = self.pending_acks, {}
+        _add_acks(self._sent_acks, acks)
+        if _log.isEnabledFor(DEBUG):
+            self._log_frame("sent", {"t": "ack"}, b"")
+        return encode_frame({"t": "ack", "calls": acks}) if any(acks.values()) else _encode_acks(tuple(acks))
 
     async def ask(self, header: Mapping[str, Any]) -> tuple[AnyHeader, bytes]:
         """Send a request and wait for its answer.
@@ -812,10 +805,13 @@ class Link:
         if download is not None and download.receive(header, body):
             self._files.pop(header["id"], None)
 
-    def _write(self, header: Mapping[str, Any], body: bytes = b"", text: str = "") -> None:
+    def _write(self, header: Mapping[str, Any], body: bytes = b"", text: str = "", before: bytes = b"") -> None:
+        """Send a frame. ``text``: the encoded header, or "". ``before``: frames to send in the same write."""
         if _log.isEnabledFor(DEBUG):
             self._log_frame("sent", header, body)
-        frame = encode_frame_text(text or encode_json(header), body)
+        self._write_frame(encode_frame_text(text or encode_json(header), body, before))
+
+    def _write_frame(self, frame: bytes) -> None:
         if self._corked is not None:
             self._corked.append(frame)
         elif self._pipe is not None:

@@ -53,11 +53,8 @@ _LOG_MESSAGES: dict[type[events.Event], tuple[int, Callable[[Any], str]]] = {
 
 
 def log_event(event: events.Event) -> None:
-    """Write an event to the debug log if its type is listed in ``_LOG_MESSAGES``."""
-    found = _LOG_MESSAGES.get(type(event))
-    if found is None:
-        return
-    level, message = found
+    """Write an event to the debug log. Its type must be listed in ``_LOG_MESSAGES``."""
+    level, message = _LOG_MESSAGES[type(event)]
     if isinstance(event, events.PoolState) and event.state in ("degraded", "failed"):
         level = WARNING
     if _log.isEnabledFor(level):
@@ -106,7 +103,8 @@ class EventPublisher:
             subject, path = map(self.redactor.redact_text, (hint.subject, hint.path))
             event = replace(event, hint=replace(hint, subject=subject, path=path))
         apply(self._context.view, event)
-        log_event(event)
+        if type(event) in _LOG_MESSAGES:
+            log_event(event)
         self.records.add_event(event)
         for listener in tuple(self._listeners):
             listener(event)

@@ -237,6 +237,10 @@ class Pool:
         """
         context = self.context
         match header["t"]:
+            case "outcome" | "item" | "began" | "stale" | "run" | "want":
+                context.registry.on_frame(link, header, body)
+                if header["t"] == "outcome":
+                    context.scheduler.queue.notify()
             case "log":
                 context.check_rank(link, parse_rank(header["f"]))
                 self.news.log_receiver.receive(header["f"], header["at"], body)
@@ -248,10 +252,6 @@ class Pool:
                     context.scheduler.queue.notify()
             case "gang":
                 context.scheduler.on_gang_broken()
-            case "outcome" | "item" | "began" | "stale" | "run" | "want":
-                context.registry.on_frame(link, header, body)
-                if header["t"] == "outcome":
-                    context.scheduler.queue.notify()
             case "ending":
                 context.shutdown.on_external_end(PoolEnd(self.name, header["by"], header["why"], time.time()))
             case "phase":

@@ -240,7 +240,8 @@ class PoolShutdown:
         Without the wait, the acknowledgements could be lost: when the connection ends, a host may discard data that it
         has not delivered to the agent.
         """
-        if link.flush_acknowledgements() and link.up:
+        if link.pending_acks and link.up:
+            link.flush_acknowledgements()
             with suppress(ConnectionError, TimeoutError):  # if the agent does not confirm them, it retains the results
                 async with asyncio.timeout(ACKNOWLEDGE_TIMEOUT):
                     await link.ask({"t": "ping"})

@@ -207,7 +207,7 @@ class MapRun(Run):
     def is_sent_to(self, link: Link, index: int) -> bool:
         where = self._where.get(index)
         # A node may repeat the outcome of an ended call, for which ``where`` is None.
-        return where is None or where.node == link.node
+        return self.has_call(index) if where is None else where.node == link.node
 
     def on_outcome(self, link: Link, header: AgentOutcome, body: bytes) -> None:
         if header["i"] in self._shares and header["i"] in self._where:

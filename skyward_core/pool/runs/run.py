@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 def outcome_of(header: AgentOutcome) -> Outcome:
     """Convert an outcome frame's header to an :class:`Outcome`."""
+    error, last = header.get("error"), header.get("last")
     return Outcome(
         header["i"],
         header["rank"],
@@ -59,11 +60,11 @@ def outcome_of(header: AgentOutcome) -> Outcome:
         header["kind"],
         header.get("seconds", 0.0),
         Summary.from_wire(header.get("summary")),
-        ErrorInfo.from_wire(header.get("error")),
+        error and ErrorInfo.from_wire(error),
         header.get("exit_code"),
         header.get("signal"),
         header.get("items", 0),
-        Summary.from_wire(header.get("last")),
+        last and Summary.from_wire(last),
         header.get("numbers"),
     )
 
@@ -167,9 +168,9 @@ class Run:
     __slots__ = (
         "_arrived", "_asked", "_attempt_ends", "_begun", "_broke", "_claimed", "_context", "_end_reason", "_end_rows",
         "_ending", "_feedings", "_fetching", "_flying", "_is_growing", "_loaded", "_log_starts", "_ranks",
-        "_readings", "_seconds", "_spent", "_stale", "_stopping", "_task_ends", "_unread", "_unsent", "_waiting",
-        "_where", "arrivals", "attempt", "awaits_decision", "cancelled", "consumed", "future", "id", "is_adopted",
-        "is_elastic", "is_retained", "is_script", "kind", "logs", "name", "nodes", "outcomes", "pool",
+        "_readings", "_seconds", "_spent", "_stale", "_stopping", "_task_ends", "_unread", "_unsaved", "_unsent",
+        "_waiting", "_where", "arrivals", "attempt", "awaits_decision", "cancelled", "consumed", "future", "id",
+        "is_adopted", "is_elastic", "is_retained", "is_script", "kind", "logs", "name", "nodes", "outcomes", "pool",
         "requested_nodes", "root_cause", "sent", "state", "stocked", "tasks", "total", "values",
     )  # fmt: skip
 
@@ -200,6 +201,7 @@ class Run:
         self.values: dict[int, Value] = {}
         self.root_cause: RootCause | None = None
         self._arrived: list[Outcome] = []
+        self._unsaved: list[Outcome] = []  # outcomes that are not in the view and the ledger yet
         self._loaded: dict[int, Future[Loaded]] = {}
         self._ending: PoolEnd | None = None
         # Acquired by the first call of `results`, because the values are returned only once.
@@ -270,7 +272,7 @@ class Run:
             self._context.news.records.set_columns(self.id, nodes=nodes)
             self._context.news.emit(events.RunPlaced(pool=self.pool, run=self.id, nodes=list(nodes)))
         task = self.tasks[0]
-        new = {link for link in self.links if not (link.gone or self._is_stocked(link))}
+        new = set() if self.stocked is None else {each for each in self.links if not each.gone} - self.stocked
         all_or_none = self._context.options.fail_fast or not self._context.is_standalone
         common = self._call_header(task, 0)
         common["gang"], common["epoch"] = True, epoch
@@ -448,7 +450,7 @@ class Run:
     def is_sent_to(self, link: Link, index: int) -> bool:
         """Check whether this client has sent a call to a node. For another client's run, assume that it was sent."""
         where = self._where.get(index)
-        return self._claimed if where is None else where.node == link.node
+        return self._claimed and self.has_call(index) if where is None else where.node == link.node
 
     def _send(self, link: Link, index: int, task: Task, extra: AnyHeader) -> None:
         header = self._call_header(task, index)
@@ -741,11 +743,12 @@ class Run:
 
     def on_outcome(self, link: Link, header: AgentOutcome, body: bytes) -> None:
         index = header["i"]
-        if index in self.outcomes or index in self._fetching or is_notification(header, body):
+        if index in self.outcomes or index in self._fetching or (not body and is_notification(header, body)):
             return
         attempt = len(self._task_ends[index]) + 1 if index in self._task_ends else self.attempt
-        is_checked = self.may_restart or index in self._task_ends or (self._claimed and self.kind not in TASK_KINDS)
-        if header.get("attempt", 1) != attempt and is_checked:
+        if header.get("attempt", 1) != attempt and (
+            self.may_restart or index in self._task_ends or (self._claimed and self.kind not in TASK_KINDS)
+        ):
             return  # ignore the outcome of an earlier attempt, which an agent repeats
         self._begun |= header.get("begun", True)
         self._spent = self._spent or header.get("ends", "")
@@ -755,7 +758,9 @@ class Run:
             info = ErrorInfo("Stopped", f"lost the other ranks: {CANCELLED}")
             outcome = replace(outcome, kind="collateral", error=info)
         log = header.get("log", {})
-        self.logs[index] = {name: [self._log_starts.get(name, at), end] for name, (at, end) in log.items()}
+        if self._log_starts:
+            log = {name: [self._log_starts.get(name, at), end] for name, (at, end) in log.items()}
+        self.logs[index] = log
         if outcome.kind == "lost" and self._context.may_be_preempted(link.node):
             # The node's recovery ends the call, because only the recovery can find out whether the machine was
             # preempted.
@@ -820,10 +825,10 @@ class Run:
             # So is a run of one call.
             if self.total > 1 and not (outcome.index in self._readings or self.is_retained or self.may_restart):
                 link.acknowledge(self.id, outcome.index)
-        if cause_rank(outcome) == ECHO and self.may_restart:
+        if outcome.error is not None and cause_rank(outcome) == ECHO and self.may_restart:
             self._context.recovery.silence_watch.on_collective_error(link)
         fails_fast = self._context.options.fail_fast and self.kind != "sweep" and not self.awaits_decision
-        if is_failure(outcome) and not self._stopping and fails_fast:
+        if fails_fast and not self._stopping and is_failure(outcome):
             if is_symptom(outcome) and self.total > 1:
                 asyncio.get_running_loop().call_later(ECHO_WAIT, self._stop_after_echo, self.attempt)
             else:
@@ -1027,11 +1032,15 @@ class Run:
         self._arrived.append(outcome)
         for feeding in self._feedings.values():
             feeding.on_call_end(outcome.index)
-        self._context.background.defer(self._save_outcome, outcome)
+        if not self._unsaved:
+            self._context.background.defer(self._save_outcomes)
+        self._unsaved.append(outcome)
 
-    def _save_outcome(self, outcome: Outcome) -> None:
-        self._context.news.emit(events.RankEnded(pool=self.pool, run=self.id, outcome=outcome))
-        self._context.news.records.add_outcome(self.id, outcome, self.logs[outcome.index])
+    def _save_outcomes(self) -> None:
+        outcomes, self._unsaved = self._unsaved, []
+        for outcome in outcomes:
+            self._context.news.emit(events.RankEnded(pool=self.pool, run=self.id, outcome=outcome))
+            self._context.news.records.add_outcome(self.id, outcome, self.logs[outcome.index])
 
     def _finalize(self) -> None:
         if self.state == "failed":
@@ -1062,7 +1071,7 @@ class Run:
 
     def _flush_acknowledgements(self, links: Sequence[Link]) -> None:
         for link in links:
-            if link.has_acknowledgement(self.id):
+            if self.id in link.pending_acks:
                 link.flush_acknowledgements()
 
     def _discard_values(self) -> None:

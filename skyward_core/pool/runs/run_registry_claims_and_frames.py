@@ -291,9 +291,9 @@ class RunRegistry:
             return
         if run.attempt > 1 and run.nodes and link.node not in run.nodes:
             return  # ignore a lost node that still has ranks of an earlier attempt
-        if not run.has_call(header["i"]):
-            raise WireError(f"run {run.id} has no call {header['i']}")
         if not run.is_sent_to(link, header["i"]):
+            if not run.has_call(header["i"]):
+                raise WireError(f"run {run.id} has no call {header['i']}")
             raise WireError(f"node {link.node} sent a frame about call {header['i']}, which it did not receive")
         match header["t"]:
             case "outcome":
