@@ -208,7 +208,7 @@ async def test_launch_suggestion_is_clicked_and_stays_visible(app: SkywardApp, t
         text = screen_text(app).replace("recent launches and examples", "")
         assert "recent launches" not in text, "there are none, so the list has no such heading"
         await pilot.resize_terminal(80, 24)
-        await until(pilot, lambda: [each.size.height for each in screen.query("#plan #starts")] == [3])
+        await until(pilot, lambda: "╭─ recent launches and examples" in screen_text(app))
         await pilot.resize_terminal(120, 40)
         await until(pilot, "  hello ")
         rows = screen_text(app).splitlines()
@@ -216,6 +216,17 @@ async def test_launch_suggestion_is_clicked_and_stays_visible(app: SkywardApp, t
         await pilot.click(offset=(8, place))
         await until(pilot, lambda: screen.form().script == "example:hello")
         assert not screen.query("#starts")
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24)])
+async def test_small_launch_form_shows_examples_until_it_has_a_script(app: SkywardApp, size: Size) -> None:
+    async with on_launch_form(app, size, "", until="packaged examples") as (pilot, screen):
+        for example in ("broken", "ddp", "finetune"):
+            await until(pilot, f"│   {example} ")
+        assert "╭─ plan" not in screen_text(app), "there is no plan without a script"
+        await press(pilot, "up", "down", "enter", until=lambda: screen.form().script == "example:ddp")
+        await until(pilot, "│ creates  pool ddp: 4 local nodes")
+        assert "packaged examples" not in screen_text(app)
 
 
 def test_python_code_is_highlighted_despite_syntax_errors() -> None:
