@@ -314,7 +314,8 @@ class CallLifecycle:
             logs: Logs of the slot that ran the call.
             more: Whether the slot has further calls, so that several outcomes can be sent together.
         """
-        call.cancel_timers()
+        if call.timers:
+            call.cancel_timers()
         fields: AnyHeader = outcome
         header: frames.AgentOutcome = fields  # the statements below add the keys that AgentOutcome requires
         header["rank"], header["node"] = call.rank, self._state.config.node
@@ -328,7 +329,7 @@ class CallLifecycle:
             header["log"] = logs.range_of(call)
             self._clients.flush_logs(logs.side_file_sizes() | logs.ends)
         call.result = body
-        if self.is_withheld(call):
+        if call.may_restart_unattended and self.is_withheld(call):
             call.undecided = header
             self._registry.records[call.run].ended_at = time.monotonic()
             self._state.journal.write(encode_frame(header, body))
@@ -369,14 +370,15 @@ class CallLifecycle:
             # Send the outcome now, because all values of the generator are sent. Otherwise it is sent after the last
             # value.
             (call.owner.write_batched if more else call.owner.write)(data)
-        for reader in self._readers(call):
-            reader.write(data)
         self._registry.record_outcome(call, header)
         if not more:
             self._slow.on_end()
         if not is_journaled:
             self._state.journal.write(data)
-        self._clients.send_to_watchers(header, skip=call.owner, soon=more)
+        if len(self._clients) > 1 or call.owner is None:
+            for reader in self._readers(call):
+                reader.write(data)
+            self._clients.send_to_watchers(header, skip=call.owner, soon=more)
 
     def on_worker_death(self, call: Call, process: Process, status: int | None, logs: RankLogs) -> None:
         """Record the outcome of a call whose worker died."""

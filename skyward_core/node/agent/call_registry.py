@@ -271,11 +271,11 @@ class CallRegistry:
         return first
 
     def log_start(self, call: Call, ends: dict[str, int]) -> dict[str, int]:
-        """Return the file offsets at which a call's logs begin.
+        """Return the file offsets at which the logs of a call of a run that may restart begin.
 
-        These are ``ends``, or if the run may restart, the offsets at which its first attempt began.
+        These are the offsets at which the run's first attempt began, or ``ends`` if this is the first attempt.
         """
-        if call.may_restart_unattended and (record := self.records.get(call.run)) is not None:
+        if (record := self.records.get(call.run)) is not None:
             return record.log_starts.setdefault(call.rank, ends)
         return ends
 

@@ -274,10 +274,10 @@ class ClientRequests:
 
     def _ack(self, connection: Connection, header: frames.ClientAck, body: bytes) -> None:
         """Delete the results that a client acknowledges. ``calls`` maps runs to call indices, or to null for all."""
-        calls = header["calls"].items()
-        self._lifecycle.acknowledge(
-            {run: only for run, only in calls if not self._lifecycle.has_copies(connection, run)}
-        )
+        calls = header["calls"]
+        if len(self._clients) > 1:
+            calls = {run: only for run, only in calls.items() if not self._lifecycle.has_copies(connection, run)}
+        self._lifecycle.acknowledge(calls)
 
     def _credit(self, connection: Connection, header: frames.ClientCredit, body: bytes) -> None:
         call = self._registry.calls.get((header["run"], header["i"]))

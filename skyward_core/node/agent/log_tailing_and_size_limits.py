@@ -367,7 +367,9 @@ class RankLogs:
         A call begins at the end of the previous call, or after the last output of an exited worker. If threads of one
         worker run calls at the same time, they print into the same files and their ranges overlap.
         """
-        if not self._is_unchanged():
+        sizes, marker = self._sizes(), self._marker
+        # Usually nothing was printed since the last call ended, and all earlier output is marked.
+        if marker is None or sizes != self.ends or (*sizes.values(),) != (marker.out, marker.err):
             self.truncate()
             self.write_mark(call.run)
             before, self.ends = self.ends, self._sizes()
@@ -376,11 +378,6 @@ class RankLogs:
                     self.limits[name].start_run(end)
         self._last_run = call.run
         return {name: [call.log_start.get(name, 0), end] for name, end in self.ends.items()}
-
-    def _is_unchanged(self) -> bool:
-        """Check for the usual case: nothing was printed since the last call ended, and all earlier output is marked."""
-        sizes, marker = self._sizes(), self._marker
-        return marker is not None and sizes == self.ends and (*sizes.values(),) == (marker.out, marker.err)
 
     def truncate(self) -> None:
         """Truncate log files that exceed their size limit, and warn the clients."""

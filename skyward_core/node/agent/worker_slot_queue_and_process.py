@@ -571,7 +571,8 @@ class Slot:
         call.started_at, call.started_unix = time.monotonic(), time.time()
         call.slot, call.worker = self.number, connection
         process.is_script = bool(call.header.get("script"))
-        call.log_start = self._state.registry.log_start(call, self.logs.ends)
+        ends = self.logs.ends
+        call.log_start = self._state.registry.log_start(call, ends) if call.may_restart_unattended else ends
         if not process.has_place:
             # The gang broke before this process was set up, so the process runs only tasks until the next gang.
             process.has_place = True
@@ -580,7 +581,7 @@ class Slot:
         text = encode_json(call.header)
         connection.send_acknowledging(text, call.body)
         self._lifecycle.on_call_started(call, text)
-        if process.is_ready or process.epoch is None:
+        if call.timeout is not None and (process.is_ready or process.epoch is None):
             self._start_timeout(call)
 
     def _start_timeout(self, call: Call) -> None:
