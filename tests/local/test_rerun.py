@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -20,6 +21,15 @@ import skyward_core as sky
 @sky.function
 def product(n: int = 1, m: int = 2) -> int:
     return n * m
+"""
+HELD = """
+import skyward_core as sky
+
+@sky.function
+def product(n: int = 1) -> int:
+    with open("gate") as gate:  # a pipe: waits for the test
+        gate.read()
+    return n
 """
 WHOLE = "import sys\nprint('words', *sys.argv[1:])\n"
 
@@ -107,7 +117,10 @@ def test_launch_record_of_a_client_killed_at_the_start_is_saved(cli: Cli, monkey
     git = cli.write("git", "#!/bin/sh\nexec sleep 60\n")  # it has not come to that yet
     git.chmod(0o700)
     monkeypatch.setitem(cli.env, "PATH", f"{cli.folder}:{cli.env['PATH']}")
-    with cli.begin("run", "maths.py", "--pool", "cut", "--arg", "n=4") as client:
+    cli.write("held.py", HELD)
+    gate = cli.folder / "gate"
+    os.mkfifo(gate)
+    with cli.begin("run", "held.py", "--pool", "cut", "--arg", "n=4") as client:
         assert client.stderr is not None
         line = ""
         while "run " not in line[:4]:
@@ -115,6 +128,7 @@ def test_launch_record_of_a_client_killed_at_the_start_is_saved(cli: Cli, monkey
             assert line, "it ended"
         client.kill()
     git.unlink()
+    gate.write_text("go")  # only now, because a client whose run has ended tears the pool down
     cli("attach", "cut")  # should the ledger not have had it yet: the agents know of it
     output = cli("rerun", line.split()[1].rstrip(":"), "--dry-run")
     assert "product(n=4) on 1 rank" in output.stdout
