@@ -14,7 +14,7 @@ SHARING = {"tests/aws": 2}
 # Files that run in one process because of a shared set-up: rules about all sources, which are read and parsed once
 # (`sources.py`), and tests that import PyTorch, which takes two seconds of CPU time.
 TOGETHER = {
-    "sources": ("errors", "node_paths", "protocol", "source_rules"),
+    "sources": ("errors", "node_paths", "prose", "protocol", "source_rules", "structure"),
     "torch": ("metric_logging", "framework_plugins", "public_docstrings", "distributed_sampler", "shard"),
 }
 PLACES = {f"tests/unit/test_{name}.py": place for place, names in TOGETHER.items() for name in names}

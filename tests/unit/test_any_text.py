@@ -180,7 +180,6 @@ def test_environment_variable_may_hold_any_text() -> None:
                     with suppress(SkywardError):
                         make_plan(LaunchRequest(script="train.py", function="train"))
 
-    each()
     as_ordinary_user(each)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from skyward_core.pool.checkpoint_sets import CheckpointFile, CheckpointSet, find_sets, inspect_content, select_latest
+from tests.support.examples import examples
 
 Write = tuple[str, bytes]
 
@@ -79,12 +80,12 @@ def inspected(folder: Path, files: Sequence[Write]) -> list[CheckpointSet]:
 def test_no_torn_checkpoint_is_chosen_after_a_power_cut_at_any_instant(
     writer: Callable[[int], Iterator[Write]], tmp_path: Path
 ) -> None:
-    """100 instants of a save and its last bytes, with and without zeros in place of unwritten blocks."""
+    """Instants of a save and its last bytes, with and without zeros in place of unwritten blocks."""
     chance = random.Random(7)
     before = [*writer(1), *writer(2)]
     save = list(writer(3))
     total = sum(len(content) for _, content in save)
-    for instant in sorted({*chance.sample(range(total), min(100, total)), *range(total - 9, total)}):
+    for instant in sorted({*chance.sample(range(total), min(examples(100), total)), *range(total - 9, total)}):
         left, files = instant, list(before)
         for path, content in save:
             kept = content[:left]
