@@ -108,6 +108,10 @@ from tests.support.forked_runs import fork_runs
 
 def pytest_xdist_setupnodes(config):
     fork_runs(config)
+
+def pytest_generate_tests(metafunc):
+    with open("collected", "a") as file:
+        file.write(metafunc.function.__name__ + "\\n")
 """
 TESTS = """
 import os
@@ -128,22 +132,31 @@ def test_dies():
 def test_after():
     print("said")
 """
+FOLDER = {
+    "conftest.py": "import pytest\n@pytest.fixture\ndef word():\n    return 'of the folder'\n",
+    "neighbour.py": "WORD = 'of the folder'\n",
+    "test_folder.py": "def test_folder(word):\n    import neighbour\n    assert neighbour.WORD == word\n",
+}
 
 
 def run(folder: Path, tests: str) -> str:
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_it.py").write_text(tests)
+    (folder / "folder").mkdir()
+    for name, text in FOLDER.items():
+        (folder / "folder" / name).write_text(text)
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_PLUGINS": "xdist.plugin", "PYTHONPATH": str(ROOT)}
     done = run_command([sys.executable, "-m", "pytest", "-n", "1", "-v", "--junitxml=report.xml"], cwd=folder, env=env)
     return done.stdout + done.stderr
 
 
-def test_test_processes_are_forked_with_modules_imported(tmp_path: Path) -> None:
+def test_test_processes_are_forked_with_tests_collected(tmp_path: Path) -> None:
     output = run(tmp_path, TESTS)
-    assert "2 failed, 2 passed" in output, output
+    assert "2 failed, 3 passed" in output, output
     assert "assert [1, 2] == [1, 3]" in output and "At index 1 diff: 2 != 3" in output, output
     assert "crashed while running 'test_it.py::test_dies'" in output, output
     assert "already imported" not in output, output
     assert len((tmp_path / "imported").read_text().split()) == 1
-    assert (tmp_path / "report.xml").read_text().count("<testcase ") == 4
+    assert len(collected := (tmp_path / "collected").read_text().split()) == len({*collected}) == 5
+    assert (tmp_path / "report.xml").read_text().count("<testcase ") == 5
