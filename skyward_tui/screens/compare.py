@@ -166,7 +166,6 @@ class CompareScreen(BaseScreen[None]):
         self._show()
 
     def action_copy(self) -> None:
-        if self._comparison is None:
-            return
-        lines = comparison_lines(self._comparison, self.app.clock(), task_note)
-        self.app.copy("\n".join("\t".join((line.name, line.left, line.right)) for line in lines), "comparison")
+        if self._comparison is not None:
+            lines = comparison_lines(self._comparison, self.app.clock(), task_note)
+            self.app.copy("\n".join("\t".join((line.name, line.left, line.right)) for line in lines), "comparison")

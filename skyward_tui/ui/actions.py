@@ -109,7 +109,7 @@ def shown_key(key: str) -> str:
 
 
 PAGES = "Open a dashboard of the pool: Ray, Dask, TensorBoard or Jupyter"
-_SIDEWAYS = " in a grid or chart; change the sort column of trials"
+_SIDEWAYS = " in a grid; read a chart's values at another step; change the sort column of trials"
 ACTIONS: tuple[Action, ...] = (
     Action("app.help", "question_mark,f1", "app.help", "keys", "Show every key"),
     Action("app.palette", "colon,ctrl+p", "app.command_palette", "", "Open the command palette"),
@@ -139,7 +139,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("pools.quit", "q", "app.ask_quit", "quit", "Quit; while pools are up, ask first"),
     Action("pools.history", "H", "history", "history", "Show past runs"),
     Action("pools.hosts", "at", "hosts", "hosts", "Show hosts and the users of their GPUs"),
-    Action("pools.settings", "comma", "settings", "settings", "Settings: appearance, notifications, keys"),
+    Action("pools.settings", "comma", "settings", "settings", "Settings: theme, notifications, keys"),
     Action("pools.demo", "d", "demo", "demo", "Play the recorded demo"),
     Action("pools.failures", "F", "failures", "failures", "Show recent failures"),
     Action("pools.find", "slash", "find", "find", "Filter pools by words; esc shows all"),
@@ -265,7 +265,7 @@ ACTIONS: tuple[Action, ...] = (
     # Actions of lists of ranks and nodes
     Action("panel.up", "up,k", "step(-1)", "", "Move up; in charts, go to the metric above"),
     Action("panel.down", "down,j", "step(1)", "", "Move down; in charts, go to the metric below"),
-    Action("panel.left", "left,h", "sideways(-1)", "", f"Move left{_SIDEWAYS}"),
+    Action("panel.left", "left,h", "sideways(-1)", "values", f"Move left{_SIDEWAYS}"),
     Action("panel.right", "right,l", "sideways(1)", "", f"Move right{_SIDEWAYS}"),
     Action("panel.page_up", "pageup,ctrl+u", "page(-1)", "", "Page up"),
     Action("panel.page_down", "pagedown,ctrl+d", "page(1)", "", "Page down"),
@@ -366,6 +366,7 @@ HINTS: Mapping[str, tuple[str, ...]] = {
 PARTNERS = {
     "replay.back": "replay.on", "replay.far_back": "replay.far_on", "replay.slower": "replay.faster",
     "history.sort": "history.turn", "run.previous_rank": "run.next_rank", "run.next_hit": "run.previous_hit",
+    "panel.left": "panel.right",
 }  # fmt: skip
 # Actions that are always shown, at the end of the hint line.
 GLOBAL_HINTS = (

@@ -75,8 +75,8 @@ PANELS: tuple[PanelSpec, ...] = (
     PanelSpec(
         "metrics", 5, "metrics", "Go to the metrics of the ranks", "skyward_tui.panels.rank_metrics:MetricsPanel",
         hints=(
-            "run.previous_rank", "run.merge", "metrics.charts", "metrics.scale", "metrics.axis", "metrics.smooth",
-            "run.cancel", "run.zoom", "run.errors",
+            "run.previous_rank", "run.merge", "metrics.charts", "panel.left", "metrics.axis", "run.zoom", "run.cancel",
+            "run.errors", "metrics.scale", "metrics.smooth",
         ),
         empty="no metrics yet: call sky.log(loss=...) or yield dicts",
         hides=True,

@@ -233,6 +233,7 @@ async def test_hairline_shows_the_values_of_all_charts_at_its_step(app: SkywardA
     async with app.run_test(size=(160, 48)) as pilot:
         pane = await four_values(app, session, pilot)
         await until(pilot, lambda: " loss 1  r0-1 1…2" in screen_text(app) and " lr 0.4" in screen_text(app))
+        assert "← → values" in screen_text(app)
         before = hairs(app)
         await press(pilot, "left", until=" loss 10  r0-1 10…20")
         await until(pilot, lambda: " lr 0.3" in screen_text(app) and "at step 20" in screen_text(app))
