@@ -327,10 +327,11 @@ def _frame_location(frame: StackFrame) -> str:
 
 
 def _be(ranges: str) -> str:
-    return f"{_format_ranks(ranges)} {'is' if ranges.isdecimal() else 'are'}"
+    return f"{name_ranks(ranges)} {'is' if ranges.isdecimal() else 'are'}"
 
 
-def _format_ranks(ranges: str) -> str:
+def name_ranks(ranges: str) -> str:
+    """Return ranges of ranks with their noun: ``rank 3``, ``ranks 0-2,5``."""
     return f"rank {ranges}" if ranges.isdecimal() else f"ranks {ranges}"
 
 
@@ -380,7 +381,7 @@ def head_line(group: StackGroup) -> str:
     count = f" ({len(group.stacks)})" if len(group.stacks) > 1 else ""
     ways = sorted({stack.how for stack in group.stacks} - {"", "py-spy"})
     by = " [by signal]" if ways else ""
-    return f"{_format_ranks(group.ranks)}{count}: {sanitize_line(describe_location(group))}{by}"
+    return f"{name_ranks(group.ranks)}{count}: {sanitize_line(describe_location(group))}{by}"
 
 
 def thread_lines(group: StackGroup, folders: Collection[str] = ()) -> list[str]:

@@ -18,7 +18,7 @@ from textual.reactive import var
 from skyward_core.views.machine_metrics import MetricHistory, memory_share
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.problem_alerts_and_stragglers import Alert
-from skyward_core.views.stack_groups_and_profiles import format_ranges
+from skyward_core.views.stack_groups_and_profiles import format_ranges, name_ranks
 from skyward_tui.panels.panel import BORDER, RunPanel, RunSelection
 from skyward_tui.text.number_time_and_run_state_format import duration, number, precise_duration
 from skyward_tui.text.rank_states_from_views import SHADE_STYLE, STARTUP_TEXTS, RankState, rank_states, tally_parts
@@ -541,7 +541,6 @@ class RanksPanel(RunPanel[RankList]):
         before = self._quiet[1] if self._quiet[0] == run else frozenset()
         self._quiet = (run, frozenset(quiet))
         if new := quiet.keys() - before:
-            ranks, key = format_ranges(new), first_key("run.stacks", self.app.keys)
-            named = f"rank {ranks}" if len(new) == 1 else f"ranks {ranks}"
+            hint = "" if self.app.REPLAYS else f" ({first_key('run.stacks', self.app.keys)}: stacks)"
             silence = duration(max(quiet[rank] for rank in new))
-            self.app.flash(f"{named}: no output for {silence} ({key}: stacks)")
+            self.app.flash(f"{name_ranks(format_ranges(new))}: no output for {silence}{hint}")

@@ -138,8 +138,8 @@ class AlertStrip(Chrome):
         """Show alerts, which are sorted so that the most severe one comes first."""
         self._alerts = alerts
         self.set_class(bool(alerts), "-there")
-        keys = with_keys("  {run.errors}: go there  {run.stacks}: stacks ", self.app.keys)
-        self.show_line(alert_line(alerts, self.app.size.width, keys))
+        keys = "  {run.errors}: go there " + ("" if self.app.REPLAYS else " {run.stacks}: stacks ")
+        self.show_line(alert_line(alerts, self.app.size.width, with_keys(keys, self.app.keys)))
 
     def on_resize(self) -> None:
         self.show(self._alerts)
@@ -547,7 +547,7 @@ class RunScreen(BaseScreen[None]):
         if action.id == "run.cancel":
             return bool(self.panels[self.active].run_to_cancel) or (run is not None and run.state == "running")
         if action.id == "run.stacks":
-            return run is not None and run.state == "running"
+            return run is not None and run.state == "running" and not self.app.REPLAYS
         if action.id == "run.debug":
             return self.pool is not None and bool(find_paused(self.pool))
         if action.id == "run.back":
@@ -856,8 +856,8 @@ class RunScreen(BaseScreen[None]):
 
     def action_stacks(self) -> None:
         pool, run = self.pool, self.run
-        if pool is None or not pool.is_live:
-            return self.flash("no stacks: the pool is not running")
+        if self.app.REPLAYS or pool is None or not pool.is_live:
+            return self.flash(f"no stacks: {'a recording has none' if self.app.REPLAYS else 'the pool is not running'}")
         self.app.show_stacks(pool.key, run.id if run is not None else "", self._go_to_rank)
 
     def action_debug(self) -> None:

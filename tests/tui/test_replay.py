@@ -14,11 +14,12 @@ from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, Ro
 from skyward_core.store.recording_file import RecordingWriter
 from skyward_core.views import events as ev
 from skyward_core.views import recording_entries
+from skyward_core.views.problem_alerts_and_stragglers import Alert
 from skyward_tui.app.app import ReplayApp, SkywardApp
 from skyward_tui.cli.main import cli
 from skyward_tui.screens.base_screen import commands
 from skyward_tui.screens.home_runs_and_pools import PoolsScreen
-from skyward_tui.screens.run import RunScreen
+from skyward_tui.screens.run import AlertStrip, RunScreen
 from skyward_tui.ui.actions import ACTIONS
 from skyward_tui.widgets.screen_frame_and_replay_line import line
 from tests.support.app_driver import running_app, screen_text, until
@@ -191,6 +192,17 @@ async def test_replay_refuses_changing_keys(app: ReplayApp, key: str) -> None:
     async with running_app(app, (120, 40), until=lambda: "REPLAY" in screen_text(app)) as pilot:
         await pilot.press("p", key)
         await until(pilot, lambda: "not available in a replay" in screen_text(app))
+
+
+async def test_replay_offers_no_stacks(app: ReplayApp) -> None:
+    async with running_app(app, (160, 40), until=lambda: "REPLAY" in screen_text(app)) as pilot:
+        await pilot.press("p")
+        app.screen.query_one(AlertStrip).show([Alert("throttled", None, 1, 4, "", START, "slowed")])
+        await until(pilot, "e: go there")
+        assert "stacks" not in screen_text(app)
+        await pilot.press("s")
+        await until(pilot, "no stacks: a recording has none")
+        assert isinstance(app.screen, RunScreen)
 
 
 async def test_help_and_palette_list_the_replay_keys(app: ReplayApp) -> None:
