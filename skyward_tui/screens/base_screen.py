@@ -166,7 +166,7 @@ class BaseScreen(DismissOnceScreen[Result]):
     def preferred_actions(self) -> list[Action]:
         """Actions that come first in the hint line and in the help."""
         actions = dict.fromkeys(actions_by_id(*self.first_hints, *HINTS.get(self.context, ())))
-        return [action for action in actions if self.is_hint_worthy(action)]
+        return [each for each in actions if self.can(each.call.partition("(")[0]) and self.is_hint_worthy(each)]
 
     def can(self, action: str) -> bool:
         """Check whether a Textual action is available now."""
@@ -190,9 +190,8 @@ class BaseScreen(DismissOnceScreen[Result]):
             keys = [
                 key for key in action.shown_keys(self.app.keys) if not typing or (len(key) > 1 and key not in _EDITING)
             ]
-            if not keys:
-                continue
-            hints.append((with_partner(keys[0], action, self.app.keys), self.hint_label(action)))
+            if keys:
+                hints.append((with_partner(keys[0], action, self.app.keys), self.hint_label(action)))
         return hints
 
     def flash(self, text: str, kind: str = "info", holds: Callable[[], bool] = lambda: True) -> None:

@@ -19,6 +19,7 @@ from textual.command import CommandPalette
 from textual.widget import Widget
 
 from skyward_core.model.errors import Hint, PoolError
+from skyward_core.views.events import PoolState
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
@@ -189,6 +190,21 @@ async def test_help_begins_with_the_focused_panel(
         assert lines[1] == "Most used here"
         titles = [line for line in lines if line in SCOPES.values()]
         assert titles[: len(first)] == first and sorted(titles) == sorted(set(titles))
+
+
+async def test_help_omits_unavailable_keys_from_the_most_used_ones(app: SkywardApp, session: FakeSession) -> None:
+    view, run = session.pool_with_run("llama-ft")
+    async with running_app(app, (160, 48), until="▶ llama-ft") as pilot:
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, RunScreen))
+        session.end_run(view, run)
+        for state, offered in (("up", True), ("gone", False)):
+            session.emit(view, PoolState(pool=view.name, state=state))
+            await press(pilot, "?", until=lambda: isinstance(app.screen, HelpScreen))
+            assert isinstance(app.screen, HelpScreen)
+            most_used = app.screen._text(200).plain.split("\n\n")[0]
+            assert "run it again" in most_used
+            assert ("Tear the pool down" in most_used) == ("Launch another run" in most_used) == offered
+            await press(pilot, "escape", until=lambda: isinstance(app.screen, RunScreen))
 
 
 async def test_debug_information_is_shown_and_copied_without_secrets(
