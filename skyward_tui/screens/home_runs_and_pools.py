@@ -252,7 +252,9 @@ def _own_text(row: HomeRun, name: str) -> str:
 
 
 def _metric_text(row: HomeRun, width: int) -> str:
-    """Return the last value of a run's main metric. During the run, a sparkline follows; afterwards, the best value."""
+    """Return the last value of a run's main metric. During the run, a sparkline follows; afterwards, the best value.
+    A column too narrow for both values shows the best one.
+    """
     from skyward_core.views.metric_kinds_and_order import main_metric
 
     if row.pool is not None and row.run is not None and row.run.state == "running":
@@ -268,10 +270,11 @@ def _metric_text(row: HomeRun, width: int) -> str:
     if not (name := main_metric(row.past.metrics)):
         return ""
     found = row.past.metrics[name]
-    best = found.best(name)
-    text = metric_text(name, found.last)
-    more = "" if best is None or best == found.last else f" best {number(best)}"
-    return text + more if len(text + more) <= width else text
+    best, text = found.best(name), metric_text(name, found.last)
+    if best is None or best == found.last:
+        return text
+    fitting = (f"{text} best {number(best)}", f"best {metric_text(name, best)}")
+    return next((each for each in fitting if len(each) <= width), text)
 
 
 class PoolList(CursorList["PoolView"]):

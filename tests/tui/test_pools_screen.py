@@ -416,6 +416,12 @@ async def test_runs_of_the_ledger_and_of_pools_are_in_one_table(
         assert app.screen.query_one(RunTable).cursor == runs(app).index(session.past[2].run), "it stays on its run"
 
 
+async def test_narrow_list_of_runs_shows_the_best_value_of_an_ended_run(app: SkywardApp, session: FakeSession) -> None:
+    session.past = [past_run(1, metrics={"loss": MetricSummary(0.7565, 0.2731, 1.14)})]
+    async with running_app(app, (88, 24), until="best loss 0.2731"):
+        assert "loss 0.7565" not in screen_text(app).split("─ runs")[1].split("╰")[0], "it is the value of one rank"
+
+
 async def test_cursor_moved_right_after_a_run_was_left_stays(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
