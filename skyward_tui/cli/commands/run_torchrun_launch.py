@@ -323,9 +323,9 @@ def function_arguments(target: str, unparsed: Sequence[str], own: Sequence[str])
         word = words.pop(0)
         flag, equals, value = word.partition("=")
         name = flag.removeprefix("--").replace("-", "_")
-        if not flag.startswith("--"):
-            raise click.UsageError(f"{word!r} is not a flag of {function}")
         known = params.get(name)
+        if not flag.startswith("--"):
+            raise click.UsageError(f"{word!r} is not a flag of {function}. Write: --{word if known else 'NAME VALUE'}")
         if known is None and name.startswith("no_") and _is_flag(params.get(name[3:])) and not equals:
             texts.append(f"{name[3:]}=false")
         elif known is None and not takes_all:
