@@ -76,10 +76,10 @@ def history(
 ) -> None:
     """List every past run: outcome, duration, metrics, cost.
 
-    With WORDs, list only runs that contain each of them in their id, pool, function, script, arguments, outcome or
-    error. Pools without a run are listed, too. With --in-logs, words that these fields lack may occur in one line of
-    output, in a result or in an error that is saved on this machine. The search begins with the newest runs, and stops
-    after 30 seconds unless --all is given.
+    With WORDs, list only runs that contain each of them in their id, pool, function, script, arguments, outcome,
+    error or note. Put a #TAG in quotes for the shell. Pools without a run are listed, too. With --in-logs, words that
+    these fields lack may occur in one line of output, in a result or in an error that is saved on this machine. The
+    search begins with the newest runs, and stops after 30 seconds unless --all is given.
     """
     if in_logs and not words:
         raise click.UsageError("--in-logs needs a WORD to search for")
