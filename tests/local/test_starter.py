@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -120,6 +121,28 @@ async def test_death_of_one_starting_agent_is_reported_and_the_next_starts(
         with pytest.raises(PoolError, match=r"node-0 did not start: .*SIGKILL"):
             await waiting
         started_agents.append(await starter.start(config(tmp_path, 1)))
+
+
+async def test_check_for_a_running_agent_delays_but_does_not_fail_a_start(
+    tmp_path: Path, started_agents: list[dict[str, Any]]
+) -> None:
+    (tmp_path / "node-0").mkdir()
+    with (tmp_path / "node-0" / "agent.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)  # as another client that checks for an agent
+        starter = AgentStarter()
+        with starter:
+            process = interpreter(starter)
+            waiting = asyncio.create_task(starter.start(config(tmp_path, 0)))
+            await until(lambda: waiting.done() or any(has_open(pid, lock.name) for pid in descendants(process.pid)))
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            started_agents.append(await waiting)
+    assert not started_agents[0]["found"]
+
+
+def has_open(pid: int, path: str) -> bool:
+    with suppress(FileNotFoundError):
+        return any(each.is_symlink() and str(each.readlink()) == path for each in Path(f"/proc/{pid}/fd").iterdir())
+    return False
 
 
 def test_starter_that_cannot_run_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from skyward_core.node.agent.config import AgentConfig
+from skyward_core.node.bootstrap.host_inspection import is_running
 from skyward_core.protocol.node_paths import UMASK, NodePaths
 
 # Number of open files that an agent needs, measured and rounded up. FILES_PER_NODE covers its connections, its journal
@@ -105,10 +106,14 @@ def start(config: AgentConfig, is_client_waiting: Callable[[], bool] = lambda: T
     folder = Path(config.folder)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = open(config.paths.lock, "w")  # noqa: SIM115  # held until the agent exits
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return {"ok": True, "found": True, "socket": read_running_state(folder)["socket"]}
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            # A process that checks for a running agent holds a shared lock for a moment. Only an agent blocks others.
+            if is_running(config.folder):
+                return {"ok": True, "found": True, "socket": read_running_state(folder)["socket"]}
     if not is_client_waiting():
         _delete_if_unused(config)
         return {"ok": False, "error": "the client disconnected"}
