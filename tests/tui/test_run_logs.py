@@ -346,7 +346,7 @@ async def test_search_in_files_shows_its_progress(
 
 def prints_much(lines: int, gate: str) -> None:
     for number in range(lines):
-        print(f"step {number} {'needle' if number % 5_000 == 7 else ''}")
+        print(f"step {number} {'needle' if number % 3_000 == 7 else ''}")
     while not Path(gate).exists():
         time.sleep(0.01)
     print("the last needle")
@@ -363,13 +363,13 @@ async def test_search_covers_the_whole_merged_log_of_a_live_and_an_ended_run(tmp
     session, gate = Session(), tmp_path / "gate"
     options = Options(console=False)
     session.create(PoolSpec(name="much", provider=Local(), nodes=2, options=options)).result(90)
-    run = session.launch("much", make_task(sky.function(prints_much)(15_000, str(gate)))).result(30)
+    run = session.launch("much", make_task(sky.function(prints_much)(9_000, str(gate)))).result(30)
     view = session.view("much")
-    expected = sorted(f"{number}" for number in (7, 5_007, 10_007) for _ in range(2))
+    expected = sorted(f"{number}" for number in (7, 3_007, 6_007) for _ in range(2))
     try:
         async with on_run_screen(SkywardApp(Session), SIZE) as (pilot, screen):
             pane = log_of(screen).pane
-            await press(pilot, "a", until=lambda: pane.window.ring.end == 30_000)
+            await press(pilot, "a", until=lambda: pane.window.ring.end == 18_000)
             await press(pilot, "slash", *"needle", until="/needle 6/6")
             await press(pilot, "enter", until=lambda: pane.has_focus and not pane.is_reading)
             assert sorted(hits(pane)) == expected
