@@ -229,7 +229,8 @@ def test_unfetched_results_stay_on_hosts_until_they_are_fetched(pair: Lab) -> No
         options = sky.Options(**quiet, idle_timeout=1.0)
         with sky.Compute(provider=ssh, name="left", options=options) as compute:
             threading.Thread(target=lambda: work() @ compute, daemon=True).start()
-            while len(compute.pool.archive.cursors) < len(compute.pool.links):
+            pool = compute.pool  # which writes the run to the ledger shortly after its dispatch
+            while len(pool.archive.cursors) < len(pool.links) or not pool.ledger.runs(pool.row.token):
                 time.sleep(0.01)
             print("begun", flush=True)
             time.sleep(600)
