@@ -327,12 +327,6 @@ class MetricsPane(PaintedLines):
 
     # Painting of the charts
 
-    def on_focus(self) -> None:
-        self.refresh()
-
-    def on_blur(self) -> None:
-        self.refresh()
-
     def notify_style_update(self) -> None:
         self._cells.clear()
         self._styled_for = None

@@ -320,13 +320,13 @@ class PanelGrid(Container):
     def boxes(self, size: Size) -> dict[str, Box]:
         """Return the place of each panel that is shown."""
         rows = {panel.row.id: panel.preferred_rows for panel in self._panels if panel.display}
-        self._shown = found = place_panels(rows, self.active, *size, *self.moved, alone=self._shows_one)
+        self._shown = found = place_panels(rows, self.active, *size, *self.moved, alone=self._alone)
         return found
 
     @property
-    def _shows_one(self) -> bool:
-        """Whether only the active panel and its details are shown."""
-        return any(map(self.screen.has_class, ("-zoom", "-narrow", "-short")))
+    def _alone(self) -> str:
+        """Reason why only the active panel and its details are shown: "zoom", "narrow" or "short"; "" without one."""
+        return next((each for each in ("zoom", "narrow", "short") if self.screen.has_class(f"-{each}")), "")
 
     def lay_out(self) -> None:
         """Lay out the panels again if they now need another number of rows."""
@@ -367,7 +367,7 @@ class PanelGrid(Container):
         return "left" if any(x in (edge - 1, edge) for edge in across) else ""
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
-        self._dragged = "" if self._shows_one else self._border_at(event.screen_x, event.screen_y)
+        self._dragged = "" if self._alone else self._border_at(event.screen_x, event.screen_y)
         if self._dragged:
             self._drag_start, self._before = (event.screen_x, event.screen_y), self.moved
             self.capture_mouse()

@@ -132,7 +132,7 @@ TALL = 26  # minimum rows that must remain above a panel that occupies a row of 
 
 
 def place_panels(
-    rows: Rows, active: str, width: int, height: int, left: int = 0, below: int = 0, *, alone: bool = False
+    rows: Rows, active: str, width: int, height: int, left: int = 0, below: int = 0, *, alone: str = ""
 ) -> dict[str, Box]:
     """Return the places of panels in a grid. Omit panels without enough room, except the active panel.
 
@@ -142,14 +142,18 @@ def place_panels(
         width, height: Size of the grid.
         left: Cells by which the user has moved the border of the left column to the right.
         below: Rows by which the user has moved the border below the first row upwards.
-        alone: Whether to show only the active panel and its details.
+        alone: Reason to show only the active panel and its details: "zoom", "narrow" or "short"; "" to show all panels.
+            On narrow and short screens, a long log leaves rows to the charts of the metrics.
     """
     places: dict[str, list[str]] = {}
     for row in PANELS:
         if row.id in rows:
             places.setdefault(row.place, []).append(row.id)
     side, centre, low, more = (places.get(each, []) for each in ("side", "centre", "below", "bottom"))
+    charts = ceil(CENTRE_SHARE * (height + CHROME_ROWS))
     if alone or len(rows) == 1 or not side or not centre or width < 2 * LEAST_COLUMNS or height < 4 * LEAST_ROWS:
+        if alone != "zoom" and active == HOME_PANEL and {"metrics", "log"} <= rows.keys() and height >= 4 * LEAST_ROWS:
+            rows = {**rows, active: min(rows[active] or height, height - charts)}
         return _place_alone(rows, active if active in rows else next(iter(rows)), width, height) if rows else {}
     needs = {name: max(LEAST_ROWS - 1, USUAL_ROWS if need is None else need) for name, need in rows.items()}
     column = _clamp((SIDE_WIDE if width >= WIDE else SIDE) + left, LEAST_COLUMNS, width - LEAST_COLUMNS)
@@ -159,7 +163,7 @@ def place_panels(
     def top_of(body: int) -> int:
         if not under:
             return body
-        share = max(round(TOP_SHARE * body), ceil(CENTRE_SHARE * (height + CHROME_ROWS)))
+        share = max(round(TOP_SHARE * body), charts)
         wanted = share if is_split else body - min(MOST_ROWS, max(needs[name] for name in under))
         return _clamp(wanted - below, LEAST_ROWS, body - LEAST_ROWS)
 

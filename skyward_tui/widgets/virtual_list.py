@@ -80,12 +80,6 @@ class PaintedLines(Widget, can_focus=True):
         self._lines = None
         super().notify_style_update()
 
-    def on_focus(self) -> None:
-        self.refresh_if_changed()
-
-    def on_blur(self) -> None:
-        self.refresh_if_changed()
-
     def action_step(self, rows: int) -> None:
         raise NotImplementedError
 

@@ -8,6 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from math import ceil
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -113,6 +114,15 @@ def test_metrics_have_the_centre_and_the_log_is_below() -> None:
     assert before["log"] == (46, 0, 74, 37), "the log has the whole centre before there are metrics"
 
 
+def test_long_log_on_a_small_screen_leaves_rows_to_the_charts_unless_zoomed() -> None:
+    assert place_panels(SHOWN, "log", 80, 21, alone="narrow") == {"log": (0, 0, 80, 10), "metrics": (0, 10, 80, 11)}
+    assert place_panels(SHOWN, "log", 160, 26, alone="short") == {"log": (0, 0, 160, 12), "metrics": (0, 12, 160, 14)}
+    whole = {"log": (0, 0, 80, 21)}
+    assert place_panels(SHOWN, "log", 80, 21, alone="zoom") == whole
+    assert place_panels({"ranks": 6, "log": None}, "log", 80, 21, alone="narrow") == whole, "there are no metrics"
+    assert place_panels(SHOWN, "log", 60, 12, alone="narrow") == {"log": (0, 0, 60, 12)}, "too few rows"
+
+
 def test_machines_use_free_rows_of_the_left_column() -> None:
     boxes = place_panels(SHOWN | {"machines": 9}, "log", 160, 45)
     assert boxes["machines"] == (0, 9, 56, 36) and boxes["ranks"][3] == 6 and boxes["log"] == (56, 27, 104, 18)
@@ -153,7 +163,7 @@ def test_panels_never_overlap_or_leave_the_grid(
 def test_zoomed_panel_and_its_details_cover_the_grid(
     rows: dict[str, int | None], active: str, width: int, height: int
 ) -> None:
-    boxes = place_panels(rows, active, width, height, 7, 7, alone=True)
+    boxes = place_panels(rows, active, width, height, 7, 7, alone="zoom")
     regions = [Region(*box) for box in boxes.values()]
     (spec,) = (row for row in PANELS if row.id == next(iter(boxes)))
     assert spec.id == active or active not in rows
@@ -303,7 +313,10 @@ async def test_short_log_leaves_its_rows_to_the_charts(app: SkywardApp, session:
         height = screen.query_one(PanelGrid).size.height
 
         def log_has(rows: int) -> bool:
-            return heights(screen, "log", "metrics") == ([rows, height - rows] if rows <= height - 6 else [height, 0])
+            has_charts = screen.panels["metrics"].has_content and (height >= 16 or rows <= height - 6)
+            rows = min(rows, height - ceil(0.45 * size[1])) if has_charts and height >= 16 else rows
+            rows = rows if has_charts else height
+            return heights(screen, "log", "metrics") == [rows, height - rows]
 
         assert log_has(height), "there are no metrics yet"
         logged(view, run, session)
@@ -325,9 +338,10 @@ async def test_wrapped_log_and_logs_side_by_side_have_all_rows(app: SkywardApp, 
     session.print(view, 0, f"{'x' * 200}\n" * 3)
     async with on_run_screen(app, (80, 24), view.key) as (pilot, screen):
         await until(pilot, lambda: heights(screen, "log", "metrics") == [5, 16])
-        await press(pilot, "w", until=lambda: heights(screen, "log", "metrics") == [21, 0])
+        await press(pilot, "w", until=lambda: heights(screen, "log", "metrics") == [10, 11])
         await press(pilot, "w", until=lambda: heights(screen, "log", "metrics") == [5, 16])
-        await press(pilot, "v", until=lambda: heights(screen, "log", "metrics") == [21, 0])
+        await press(pilot, "v", until=lambda: heights(screen, "log", "metrics") == [10, 11])
+        await press(pilot, "z", until=lambda: heights(screen, "log", "metrics") == [21, 0])
 
 
 # The queue on the run screen: there while a run waits, with the reason, and a key that takes a run out.
