@@ -16,6 +16,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from time import sleep
 from typing import IO, Any, TypeVar
 
 # default limit of a file's size in bytes; the largest lock files of real projects have a few megabytes
@@ -23,6 +24,7 @@ MAX_BYTES = 16 << 20
 MAX_SETTINGS_BYTES = 1_000_000  # maximum bytes of a skyward.toml
 # maximum bytes of a file that this program has written, such as the trial sheet of a large sweep
 MAX_OWN_BYTES = 1 << 28
+LOCK_TRIES, LOCK_PAUSE = 50, 0.01  # attempts to lock the draft of a file, and seconds between two attempts
 MAX_DEPTH = 100  # maximum nesting depth of tables and lists in TOML and JSON
 PATH_ERRORS = (OSError, ValueError, RuntimeError)  # exceptions that pathlib raises for text that is not a valid path
 
@@ -260,21 +262,24 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         mode: Permissions, reduced by the umask.
 
     Raises:
-        OSError: If the file cannot be written, or another process is writing it.
+        OSError: If the file cannot be written, or another process has been writing it for about 0.5 s.
     """
     draft = path.with_name(f"{path.name}.draft")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, mode), "wb") as file:
-        # Another process may have moved this draft into place before this process acquired the lock.
-        if not lock_file_at(draft, file.fileno()):
-            raise BlockingIOError(f"another process is writing {draft}")
-        try:
-            file.truncate()
-            file.write(data)
-            file.flush()
-            draft.replace(path)
-        except OSError:
-            draft.unlink(missing_ok=True)
-            raise
+    for _ in range(LOCK_TRIES):
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, mode), "wb") as file:
+            # Another process may have moved this draft into place before this process acquired the lock.
+            if lock_file_at(draft, file.fileno()):
+                try:
+                    file.truncate()
+                    file.write(data)
+                    file.flush()
+                    draft.replace(path)
+                except OSError:
+                    draft.unlink(missing_ok=True)
+                    raise
+                return
+        sleep(LOCK_PAUSE)
+    raise BlockingIOError(f"another process is writing {draft}")
 
 
 def try_lock(file: IO[Any] | int) -> bool:

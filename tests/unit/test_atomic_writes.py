@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from skyward_core.util import safe_file_access
 from skyward_core.util.safe_file_access import write_atomic
 from tests.support.child import Child
 
@@ -52,14 +54,34 @@ def test_atomic_write_leaves_a_file_just_renamed_by_another_writer(
     """The other writer renames the draft between our open and our lock."""
     path = tmp_path / "a"
     (tmp_path / "a.draft").write_bytes(b"theirs")
+    found: list[bytes] = []
 
     def lock(descriptor: int, how: int) -> None:
-        (tmp_path / "a.draft").rename(path)
+        if not found:
+            (tmp_path / "a.draft").rename(path)
+        found.append(path.read_bytes())
 
     monkeypatch.setattr("fcntl.flock", lock)
-    with pytest.raises(BlockingIOError):
+    write_atomic(path, b"ours")
+    assert found == [b"theirs", b"theirs"], "the renamed file is not written into"
+    assert (path.read_bytes(), names(tmp_path)) == (b"ours", {"a"})
+
+
+def test_atomic_write_waits_for_a_writer_of_the_same_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, draft = tmp_path / "a", tmp_path / "a.draft"
+    with draft.open("wb") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        pauses: list[float] = []
+
+        def finish_third(seconds: float) -> None:
+            pauses.append(seconds)
+            assert not path.exists()
+            if len(pauses) == 3:
+                other.close()
+
+        monkeypatch.setattr(safe_file_access, "sleep", finish_third)
         write_atomic(path, b"ours")
-    assert (path.read_bytes(), names(tmp_path)) == (b"theirs", {"a"})
+    assert (path.read_bytes(), names(tmp_path), len(pauses)) == (b"ours", {"a"}, 3)
 
 
 def test_atomic_write_sets_permissions(tmp_path: Path) -> None:
