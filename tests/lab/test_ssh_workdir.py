@@ -218,11 +218,14 @@ def test_unfetched_results_stay_on_hosts_until_they_are_fetched(pair: Lab) -> No
     with Client(
         pair,
         f"""
+        from pathlib import Path
+
         @sky.function
         def work():
             rank = sky.instance_info().rank
             print("begun by rank", rank, flush=True)
-            time.sleep(1)
+            while not (Path.home() / "left").exists():
+                time.sleep(0.01)
             print("done by rank", rank, flush=True)
             return rank, bytes({LARGE_RESULT})
 
@@ -237,6 +240,8 @@ def test_unfetched_results_stay_on_hosts_until_they_are_fetched(pair: Lab) -> No
         """,
     ) as client:
         assert client.read_line() == "begun"
+    for host in pair.hosts:
+        (host.home / "left").touch()  # the client has ended, and fetches nothing
     row = Ledger().find_pool("left")
     assert row is not None
     (run,) = (found.run for found in Ledger().runs(row.token))
