@@ -151,6 +151,7 @@ async def test_help_filters_keys_by_words_and_uses_the_width(app: SkywardApp) ->
         assert any(row.find("Everywhere") > 100 for row in rows), "in the third column"
         await press(pilot, "/", *"breakpoint", until=lambda: "Debug the rank" in screen_text(app))
         assert "Launch a script" not in screen_text(app)
+        await press(pilot, "escape", "/", *"theme", until="Settings: theme")
         await press(pilot, *"zz", until="No key matches this filter")
         await press(pilot, "enter", "escape", until="Launch a script")
         await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
