@@ -255,12 +255,9 @@ def summarize_collectives(stacks: Stacks) -> list[str]:
     for collective, some in inside.items():
         inside_it = {stack.rank for group in some for stack in group.stacks}
         ranks = format_ranges(inside_it)
-        others = []
-        for group in every:
-            # Omit ranks that are in the collective with another process: a rank may have further, idle processes for
-            # tasks.
-            if group not in some and (missing := [each for each in group.stacks if each.rank not in inside_it]):
-                others.append(replace(group, stacks=tuple(missing)))
+        # Omit ranks that are in the collective with another process: a rank may have further, idle processes for tasks.
+        away_from = [(group, [each for each in group.stacks if each.rank not in inside_it]) for group in every]
+        others = [replace(each, stacks=tuple(missing)) for each, missing in away_from if each not in some and missing]
         away = "; ".join(f"{_be(group.ranks)} not: {describe_location(group)}" for group in others[:MAX_SHOWN])
         if len(others) > MAX_SHOWN:
             away += f"; {_be(format_ranges(s.rank for g in others[MAX_SHOWN:] for s in g.stacks))} not either"

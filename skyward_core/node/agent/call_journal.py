@@ -96,6 +96,5 @@ def read_journal(path: Path) -> list[tuple[JournalFrame, bytes]]:
     frames: list[tuple[JournalFrame, bytes]] = []
     with suppress(FileNotFoundError, WireError):
         # The last frame is incomplete if the agent died while it wrote the frame.
-        for frame in Decoder().feed(path.read_bytes()):
-            frames.append(frame)
+        frames.extend(Decoder().feed(path.read_bytes()))
     return frames

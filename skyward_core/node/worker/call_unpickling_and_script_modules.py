@@ -437,9 +437,7 @@ def _collect_names(made: list[Any], spaces: list[dict[str, Any]], scripts: set[s
                 names[each.__qualname__] = each
     # Global names override ``__qualname__``, because the global name of a decorated function is the decorated object.
     for space in spaces:
-        for name, value in space.items():
-            if id(value) in own:
-                names[name] = value
+        names |= {name: value for name, value in space.items() if id(value) in own}
     return names
 
 

@@ -357,9 +357,8 @@ class Slurm(JsonSettings, StrictKeywords):
             "memory": self.memory
             or (f"{math.ceil(requirements.memory_gb * 1024)}M" if requirements.memory_gb else None),
         }
-        for field in (*_PATTERNS, "cpus"):
-            if (value := requested.get(field, getattr(self, field))) is not None:
-                options.append(f"--{_OPTIONS.get(field, field)}={value}")
+        given = {field: requested.get(field, getattr(self, field)) for field in (*_PATTERNS, "cpus")}
+        options += [f"--{_OPTIONS.get(field, field)}={value}" for field, value in given.items() if value is not None]
         if self.time is None and spec.options.ttl is not None:
             options.append(f"--time={math.ceil((spec.options.ttl + spec.options.start_timeout) / 60)}")
         if spec.options.on_loss == "restart":
