@@ -88,9 +88,8 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
         left = duration(max(0.0, max(pool.saving.values()) - now))
         parts.append(Content.styled(f"{len(pool.saving)} saving, killed in {left}", "$text-warning"))
     if run is not None:
-        for kind in ("raised", "exited", "lost"):
-            if many := run.counts.get(kind):
-                parts.append(Content.styled(f"{state_style(kind).glyph} {many} {kind}", state_style(kind).style))
+        failed = [(many, kind, state_style(kind)) for kind in FAILURES if (many := run.counts.get(kind))]
+        parts += [Content.styled(f"{mark.glyph} {many} {kind}", mark.style) for many, kind, mark in failed]
         if run_state != "queued" and (run.ended_at or run.state == "running"):
             seconds = (run.ended_at or now) - run.opened_at
             parts.append(Content(f"took {duration(seconds)}" if run.ended_at else f"{duration(seconds)} elapsed"))
@@ -112,8 +111,7 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
             cost += f", {money(end)} by its end" if (end := pool.planned_cost()) is not None else ""
         parts.append(Content.styled(cost, "$muted"))
     state = Content.styled(f"pool {mark.text}", mark.style)
-    parts.append(state)
-    parts.append(Content.styled(f"{pool.nodes_ready}/{count(pool.node_count, 'node')}", "$muted"))
+    parts += [state, Content.styled(f"{pool.nodes_ready}/{count(pool.node_count, 'node')}", "$muted")]
     if (lease_left := pool.lease_left(now)) is not None:
         parts.append(Content.styled(f"ends in {time_left(lease_left)}", "$text-warning"))
     if pool.shown_state not in ("up", "gone"):

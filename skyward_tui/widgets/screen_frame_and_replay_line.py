@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,7 @@ class Breadcrumbs(Chrome):
             trail: Names of the screens, the current one last.
             parts_of_state: Parts of the state, the most important first.
         """
-        trail, states = list(trail), list(parts_of_state)
+        trail, states = list(trail), [state for state in parts_of_state if state]
         self.trail = trail
         shown = (trail, [state.plain for state in states], self.size.width)
         if shown == self._shown:
@@ -91,12 +92,8 @@ class Breadcrumbs(Chrome):
         cut = trails[-1].truncate(room, ellipsis=True) if room >= LEAST_CRUMB else trails[0]
         left = next((each for each in trails if each.cell_length <= room), cut)
         room = self.size.width - left.cell_length - 3
-        status = Content("")
-        for state in states:
-            longer = Content.assemble(status, "  " if status else "", state)
-            if longer.cell_length > room:
-                break
-            status = longer
+        ends = accumulate(state.cell_length + 2 for state in states)
+        status = Content("  ").join(state for state, end in zip(states, ends, strict=True) if end - 2 <= room)
         gap = max(2, self.size.width - left.cell_length - status.cell_length - 1)
         self.update(Content.assemble(left, " " * gap, status), layout=False)
 
@@ -139,17 +136,11 @@ class HintBar(Chrome):
             hints: Hints, the most useful first; as many as fit are shown.
             last: Hints that are always shown.
         """
-        self.show_line(self._line([_hint(*each) for each in hints], [_hint(*each) for each in last]))
-
-    def _line(self, hints: list[Content], last: list[Content]) -> Content:
-        room = self.size.width - sum(hint.cell_length for hint in last)
-        fitting = []
-        for hint in hints:
-            room -= hint.cell_length
-            if room < 0:
-                break
-            fitting.append(hint)
-        return Content.assemble(*fitting, *last)
+        first, kept = ([_hint(*each) for each in some] for some in (hints, last))
+        room = self.size.width - sum(hint.cell_length for hint in kept)
+        ends = accumulate(hint.cell_length for hint in first)
+        fitting = [hint for hint, end in zip(first, ends, strict=True) if end <= room]
+        self.show_line(Content.assemble(*fitting, *kept))
 
 
 Hint = tuple[str, str]
