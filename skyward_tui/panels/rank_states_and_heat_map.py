@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import dataclass
+from itertools import accumulate, groupby
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -200,7 +200,7 @@ def rank_rows(states: Sequence[RankState], room: int, apart: Collection[int] = (
         lambda each: (
             each.rank
             if each.rank in apart
-            else (each.state, each.alert[0], each.is_troubled, each.text if each.has_ended or each.is_troubled else "")
+            else (each.state, each.alert[0], (odd := each.is_troubled), each.text if odd or each.has_ended else "")
         ),
         lambda each: each.rank if each.rank in apart else (each.state, each.alert[0], each.is_troubled),
     )
@@ -209,7 +209,9 @@ def rank_rows(states: Sequence[RankState], room: int, apart: Collection[int] = (
         groups = {}
         for state in states:
             groups.setdefault(key(state), []).append(state)
-        if len(groups) <= room:
+            if len(groups) > room and key is not keys[-1]:
+                break
+        else:
             break
     rows = [RankRow([each.rank for each in group], group) for group in groups.values()]
     return sorted(rows, key=lambda row: (row.state.state not in FAILURES, not row.state.is_troubled))
@@ -238,6 +240,8 @@ class RankList(VirtualList[RankState]):
         self._ranks: list[RankRow] = []
         self._arranged_for = -1  # height in rows for which ``_ranks`` was computed; -1 after a change of the states
         self._digits = (1, 1)  # number of digits of the greatest rank, and of the greatest node index
+        self._widest = 1  # maximum number of ranks of a node
+        self._mosaics: dict[int, tuple[list[list[RankState]], int, int]] = {}  # by width: cached result of ``_blocks``
         self._has_hues = False
         self._pulse = ChangeHighlight(self)
 
@@ -251,8 +255,9 @@ class RankList(VirtualList[RankState]):
         if (states, hues) != (self.states, self._has_hues):
             self._pulse.update({state.rank: state.state for state in states}, moves=moves)
             self.states, self._has_hues, self._arranged_for = states, hues, -1
-            nodes = max((state.node for state in states), default=0)
-            self._digits = len(str(max(0, len(states) - 1))), len(str(nodes))
+            sizes = Counter([state.node for state in states])
+            self._digits = len(str(max(0, len(states) - 1))), len(str(max(sizes, default=0)))
+            self._widest, self._mosaics = max(sizes.values(), default=1), {}
             self.refresh_if_changed()
 
     @property
@@ -285,14 +290,16 @@ class RankList(VirtualList[RankState]):
         """Return the groups of ranks in the mosaic, the number of groups per row, and the width in cells of a group's
         label.
         """
-        widest = max(Counter(state.node for state in self.states).values(), default=1)
+        if (found := self._mosaics.get(width)) is not None:
+            return found
         label = 2 + len(str(len(self.states)))
-        size = max(1, min(widest if widest > 1 else _MOSAIC, width - label))
-        by_node: dict[object, list[RankState]] = {}
+        size = max(1, min(self._widest if self._widest > 1 else _MOSAIC, width - label))
+        by_node: dict[int, list[RankState]] = {}
         for state in self.states:
-            by_node.setdefault(state.node if widest > 1 else 0, []).append(state)
+            by_node.setdefault(state.node if self._widest > 1 else 0, []).append(state)
         blocks = [ranks[at : at + size] for ranks in by_node.values() for at in range(0, len(ranks), size)]
-        return blocks, max(1, (width + 1) // (label + size + 1)), label
+        self._mosaics[width] = found = blocks, max(1, (width + 1) // (label + size + 1)), label
+        return found
 
     def row_count(self, width: int) -> int:
         rows = len(self.rank_rows)
@@ -350,24 +357,21 @@ class RankList(VirtualList[RankState]):
 
     def _mosaic_row(self, index: int, width: int) -> Content:
         blocks, across, label = self._blocks(width)
-        parts: list[tuple[str, str]] = [("", "")]
-        by_node = len({state.node for state in self.states}) < len(self.states)
-        # Merge neighbouring cells with equal styles into one segment, because painting takes time for each segment.
+        parts: list[tuple[str, str]] = []
+        selected, highlighted = self.selected, self._pulse.highlighted
         for block in blocks[index * across : (index + 1) * across]:
             first = block[0]
-            parts.append((f" {f'n{first.node}' if by_node else f'r{first.rank}':<{label - 1}}", "$muted"))
+            parts.append((f" {f'n{first.node}' if self._widest > 1 else f'r{first.rank}':<{label - 1}}", "$muted"))
             for state in block:
                 glyph, style = state.glyph
-                if state.rank == self.selected:
+                if state.rank == selected:
                     style = CURSOR_STYLE
-                elif state.rank in self._pulse.highlighted:
+                elif state.rank in highlighted:
                     style = self._style_of(state)
-                before, last = parts[-1]
-                if style == last:
-                    parts[-1] = before + glyph, style
-                else:
-                    parts.append((glyph, style))
-        return Content.assemble(*parts)
+                parts.append((glyph, style))
+        # Merge neighbouring cells with equal styles into one segment, because painting takes time for each segment.
+        groups = groupby(parts, lambda part: part[1])
+        return Content.assemble(*(("".join([text for text, _ in group]), style) for style, group in groups))
 
     def _style_of(self, state: RankState) -> str:
         """Return the style of a rank's state, highlighted for a moment after a change."""
@@ -527,7 +531,7 @@ class RanksPanel(RunPanel[RankList]):
                 more["use"] = f"gpu {use[each.rank]:3.0f} %"
             if each.rank in self._alerts and not each.has_ended:
                 more["alert"] = self._alerts[each.rank]
-            states.append(replace(each, **more) if more else each)
+            states.append(each._replace(**more) if more else each)
         hues = run is not None and 1 < len(pool.metrics.ranks(run.id)) <= RANKS_DRAWN
         self.main.update(states, hues=hues, moves=self.app.has_motion)
         legend = f"{self._heat_metric} {heat.legend} " if heat.legend else ""

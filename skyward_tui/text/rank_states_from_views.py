@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from skyward_core.views.metric_kinds_and_order import TOTAL_NAMES, classify_metric
 from skyward_core.views.rank_metrics_and_progress import format_metrics
@@ -30,8 +29,7 @@ STARTUP_TEXTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class RankState:
+class RankState(NamedTuple):
     """State of one rank for display.
 
     Attributes:
@@ -108,7 +106,7 @@ def rank_states(pool: PoolView, run: RunView | None, now: float, ranks: range | 
     per_node = pool.ranks_per_node
     progress = {} if run is None or run.state != "running" else pool.metrics.progress_by_rank(run.id)
     states = [_state(rank, pool.nodes[rank // per_node], newest.get(rank), pool, run, now) for rank in ranks]
-    return [replace(each, progress=progress[each.rank].fraction) if each.rank in progress else each for each in states]
+    return [each._replace(progress=progress[each.rank].fraction) if each.rank in progress else each for each in states]
 
 
 def _state(
@@ -132,16 +130,16 @@ def _state(
     numbers = None if text or run is None else pool.metrics.latest(run.id, rank)
     if not text and not numbers:
         text = task_note(task) or last_line(run, pool, rank)
-    if run is None or began is None or task.state != "running":
+    silent = 0.0
+    if run is not None and began is not None and task.state == "running":
+        silent = pool.activity.silence(run.id, rank, began, now)
+    if run is None or began is None or silent < SILENT_SECONDS:  # a shorter silence is never unusual
         return RankState(rank, node.index, task.state, seconds, text, numbers)
     quiet = pool.activity.unusual_silence(run.id, rank, began, now)
-    silent = pool.activity.silence(run.id, rank, began, now)
     if quiet is not None and node.link_up is not False:
         last = text or format_metrics(numbers or {})
         text = f"no output for {duration(quiet)}" + (f" · last: {last}" if last else "")
-    return RankState(
-        rank, node.index, task.state, seconds, text, numbers, quiet, silent=silent if silent >= SILENT_SECONDS else None
-    )
+    return RankState(rank, node.index, task.state, seconds, text, numbers, quiet, silent=silent)
 
 
 def _metric_order(name: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -54,7 +53,7 @@ async def test_incremental_rows_equal_a_full_paint(app: SkywardApp, session: Fak
             if about == "another row chosen":
                 board.selected = 3
             elif about == "another state":
-                board.update([replace(state, state="raised") for state in board.states[:5]])
+                board.update([state._replace(state="raised") for state in board.states[:5]])
             elif about == "another theme":
                 app.theme = "skyward-light"
                 await pilot.pause()
@@ -80,16 +79,16 @@ async def test_unchanged_rank_rows_are_not_formatted_again(
         monkeypatch.setattr(RankList, "row", noted)
         for chosen in (0, 3):
             made.clear()
-            board.update([replace(state, state="raised") for state in board.states])
-            board.update([replace(state, state="running") for state in board.states])
+            board.update([state._replace(state="raised") for state in board.states])
+            board.update([state._replace(state="running") for state in board.states])
             if chosen:
                 board.selected = chosen
             ours = painted(board)
             assert len(made) == 13 + (12 if chosen else 0), "failed ranks share a row"
             Widget._render_content(board)
             assert ours == [list(line) for line in board._render_cache.lines]
-        board.update([replace(state, state="raised") for state in board.states])
-        board.update([replace(state, state="lost") for state in board.states])
+        board.update([state._replace(state="raised") for state in board.states])
+        board.update([state._replace(state="lost") for state in board.states])
         assert "lost" in str(painted(board))
 
 
