@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from functools import partial
 from math import inf
+from random import Random
 from typing import Any
 
 import pytest
 from textual import events
+from textual._compositor import Compositor
 from textual.app import App, ComposeResult
 from textual.content import Content
 from textual.geometry import Region
@@ -240,3 +244,44 @@ async def test_layout_is_computed_only_if_a_label_changes_its_number_of_rows(mon
         await pilot.resize_terminal(10, 10)
         await until(pilot, lambda: line.size.width == 10)
         assert await paint(Content("wants float")) == ("wants\nfloat", 2, False)
+
+
+async def test_partial_update_equals_the_one_of_textual(app: SkywardApp, session: FakeSession) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        await board_of(app, session, pilot)
+        ours = app.screen._compositor
+        random = Random(45)
+        for _ in range(60):
+            parts = set()
+            for _ in range(random.randint(1, 4)):
+                x, y = random.randrange(120), random.randrange(40)
+                parts.add(Region(x, y, random.randint(1, 120 - x), random.randint(1, min(3, 40 - y))))
+            texts = []
+            for renders in (ours._get_renders, partial(Compositor._get_renders, ours)):
+                ours._dirty_regions = set(parts)
+                ours._get_renders = renders  # type: ignore[method-assign]
+                update = ours.render_partial_update()
+                assert update is not None
+                # Textual also moves the cursor to widgets beside a region, and writes nothing there.
+                texts.append(re.sub(r"\x1b\[\d+;\d+H(?=\n|\x1b\[\d+;\d+H|$)", "", update.render_segments(app.console)))
+            del ours._get_renders
+            assert texts[0] == texts[1]
+
+
+async def test_covered_widget_is_not_rendered(app: SkywardApp, session: FakeSession) -> None:
+    async with app.run_test(size=(120, 40)) as pilot:
+        board = await board_of(app, session, pilot)
+        compositor, region = app.screen._compositor, board.region
+        compositor._dirty_regions = {Region(region.x, region.y + 1, region.width, 2)}
+        rendered: list[tuple[Widget, Region]] = []
+        for widget in compositor.visible_widgets:
+            widget.render_lines = partial(record_lines, rendered, widget, widget.render_lines)  # type: ignore[method-assign]
+        compositor.render_partial_update()
+        for widget in compositor.visible_widgets:
+            del widget.render_lines
+        assert rendered == [(board, Region(0, 1, region.width, 2))]
+
+
+def record_lines(rendered: list[tuple[Widget, Region]], widget: Widget, render: Any, crop: Region) -> Any:
+    rendered.append((widget, crop))
+    return render(crop)
