@@ -136,7 +136,7 @@ class MetricHistory:
         names, rows = self.names, self._rows
         if name not in names:
             return 0.0
-        return max((value for value in rows[names.index(name) :: len(names)] if value == value), default=0.0)
+        return max(filter(isfinite, rows[names.index(name) :: len(names)]), default=0.0)
 
     def trace(self, name: str) -> Trace:
         """Return the history of one metric, without samples that lack it."""

@@ -283,39 +283,40 @@ class MachineGrid(PaintedLines):
         if metrics is None or not width or not height:
             return []
         self._plain = self.rich_style  # stored, because Textual computes ``rich_style`` at each access
-        odd = self._outliers
         nodes = list(self._machines.items())[self._top : self._top + self._room]
         drawn = []
         spans = [machine.host.span for _, machine in nodes if machine.host.seen]
         if spans and len(nodes) == len(self._machines):
             span = min(first for first, _ in spans), max(last for _, last in spans)
-            rows = [self._row(node, machine, odd) for node, machine in nodes]
+            rows = [self._row(node, machine) for node, machine in nodes]
             drawn = (
                 self._rows_by_metric(rows, span, width, height)
                 or self._rows_with_side_curves(rows, span, width, height)
                 or self._rows_with_curves_below(rows, span, width, height)
             )
-        if drawn:
-            return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in drawn]
+        drawn = drawn or self._rows_without_curves(nodes, width)[:height]
+        return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in drawn]
+
+    def _rows_without_curves(self, nodes: list[tuple[int, MachineView]], width: int) -> list[Strip]:
         head = self._head()
         if hidden := len(self._machines) - len(nodes):
             head.append(Segment(f"  +{hidden} more nodes", self._style("muted")))
         lines = [head]
         for node, machine in nodes:
-            row = self._row(node, machine, odd)
+            row = self._row(node, machine)
             remark = Segment(f"  {row.remark}", self._plain + self._style("amiss"))
             if not row.remark or Segment.get_line_length([*row.cells, remark]) <= width:
                 lines.append([*row.cells, remark])
             else:
                 lines += [row.cells, self._remark_row(row.remark)]
-        strips = [Strip(line) for line in lines[:height]]
-        return [strip.extend_cell_length(width, self._plain).crop(0, width) for strip in strips]
+        return [*map(Strip, lines)]
 
     def _rows_by_metric(self, rows: list[_NodeRow], span: tuple[float, float], width: int, height: int) -> list[Strip]:
         """Return one curve per metric, for a pool whose only machine has no GPUs; empty if the curves do not fit."""
         machine, host = rows[0].machine, rows[0].machine.host
-        shown = [each for each in HOST_METRICS if host.maximum(each[1]) >= 1]
-        busy = [each for each in shown if each[2] != "B/s" or host.maximum(each[1]) >= IDLE_RATE]
+        highest = {each[1]: host.maximum(each[1]) for each in HOST_METRICS}
+        shown = [each for each in HOST_METRICS if highest[each[1]] >= 1]
+        busy = [each for each in shown if each[2] != "B/s" or highest[each[1]] >= IDLE_RATE]
         idle_rows = IDLE_ROWS * (len(shown) - len(busy))
         tall, spare = divmod(height - 1 - bool(rows[0].remark) - idle_rows, max(1, len(busy)))
         if len(rows) > 1 or machine.gpus or not shown or width < LEAST_CURVE or tall < 2:
@@ -327,7 +328,7 @@ class MachineGrid(PaintedLines):
         for each in shown:
             label, metric, unit, whole = each
             room = IDLE_ROWS if each not in busy else tall + (busy.index(each) < spare)
-            full = host.latest.get(whole, 0.0) if isinstance(whole, str) else whole or host.maximum(metric)
+            full = host.latest.get(whole, 0.0) if isinstance(whole, str) else whole or highest[metric]
             value = host.latest.get(metric, 0.0)
             text = quantity(value, unit) + ("" if whole else f", most {quantity(full, unit)}")
             if isinstance(whole, str):
@@ -456,8 +457,8 @@ class MachineGrid(PaintedLines):
         ends = accumulate((width for _, _, width in NODE_COLUMNS), initial=_NODE)
         return NODE_COLUMNS[: sum(end <= self.size.width for end in ends) - 1]
 
-    def _row(self, node: int, machine: MachineView, outliers: dict[tuple[int, int | None], list[str]]) -> _NodeRow:
-        odd = {gpu: names for (n, gpu), names in outliers.items() if n == node}
+    def _row(self, node: int, machine: MachineView) -> _NodeRow:
+        odd = {gpu: names for (n, gpu), names in self._outliers.items() if n == node}
         cells = [Segment(f" {clip(self._labels[node], _NODE - 1):<{_NODE - 1}}", self._plain)]
         if not machine.is_fresh(self._now):
             cells.append(Segment(f" {machine.why or 'no data'}", self._style("muted")))

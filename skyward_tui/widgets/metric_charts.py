@@ -7,9 +7,10 @@ from array import array
 from binascii import b2a_base64
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib.util import find_spec
 from io import BytesIO
-from itertools import pairwise
+from itertools import accumulate, groupby, pairwise
 from math import ceil, floor, inf, isfinite, log10, nan
 from operator import sub
 from sys import float_info
@@ -29,8 +30,25 @@ Points = Sequence[tuple[float, float]]
 
 _BLANK = 0x2800
 _DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
-_LEFT = sum(_DOTS[0])
+# by left (0) or right (1) half of a cell, first row and last row: the dots of these rows
+_SPANS = [[[sum(half[first : last + 1]) for last in range(4)] for first in range(4)] for half in _DOTS]
+# Braille characters by their dots; a cell without dots is a blank
+_CHARS = [" ", *map(chr, range(_BLANK + 1, _BLANK + 256))]
 _BARS = "▁▂▃▄▅▆▇█"
+
+
+@cache
+def _filled(at: int) -> int:
+    """Return the dots of a cell after the area below its dots is filled.
+
+    Args:
+        at: Dots of the cell, plus 256 or 512 if the area below a dot of a cell above includes the left or right half.
+    """
+    found = (
+        next((row for row in range(4) if at & (half[row] | flag)), 4)
+        for half, flag in zip(_DOTS, (256, 512), strict=True)
+    )
+    return sum(sum(half[first:]) for half, first in zip(_DOTS, found, strict=True))
 
 
 class Canvas:
@@ -44,7 +62,7 @@ class Canvas:
 
     def __init__(self, width: int, height: int, x: tuple[float, float], y: tuple[float, float]) -> None:
         self.width, self.height = width, height
-        self._x, self._y = x, y
+        self._x, self._y = _scale(x, 2 * width - 1), _scale(y, 4 * height - 1)
         self._cells, self._owners, self._back, self._back_owners = (
             [bytearray(width) for _ in range(height)] for _ in range(4)
         )
@@ -55,67 +73,72 @@ class Canvas:
         ``owner`` is the number that selects the line's style. A cell that several lines cross has the greatest of their
         numbers.
         """
-        x_low, x_scale = _scale(self._x, 2 * self.width - 1)
-        y_low, y_scale = _scale(self._y, 4 * self.height - 1)
-        bottom = 4 * self.height - 1
-        right = 2 * self.width - 1
-        last: tuple[int, int] | None = None
+        (x_low, x_scale), (y_low, y_scale) = self._x, self._y
+        bottom, right = 4 * self.height - 1, 2 * self.width - 1
+        # the column of dots that the line has reached (-2: none), the first and the last row of the line in it, and the
+        # row of the last point
+        column, top, low, last = -2, 0, 0, 0
         for x, y in points:
-            if not isfinite(y):
-                last = None
-                continue
-            column = min(max(0, int((x / 2 - x_low) * x_scale + 0.5)), right)
-            row = bottom - min(max(0, int((y / 2 - y_low) * y_scale + 0.5)), bottom)
-            place = (column, row)
-            if place != last:
-                self._stroke(last or place, place, owner)
-                last = place
+            here, row = -2, 0
+            if isfinite(y):
+                here, row = int((x / 2 - x_low) * x_scale + 0.5), bottom - int((y / 2 - y_low) * y_scale + 0.5)
+                here = 0 if here < 0 else right if here > right else here
+                row = 0 if row < 0 else bottom if row > bottom else row
+            if here != column:
+                if here == column + 1:  # the line ends a row before the point, in the column before the point
+                    low, top = max(low, row - 1 if row > last else last), min(top, row + 1 if row < last else last)
+                elif here >= 0 <= column:
+                    self._stroke((column, last), (here, row), owner)
+                self._draw_run(column, top, low, owner)
+                column, top, low = here, row, row
+            elif row < top:
+                top = row
+            elif row > low:
+                low = row
+            last = row
+        self._draw_run(column, top, low, owner)
+
+    def _draw_run(self, dot: int, top: int, bottom: int, owner: int) -> None:
+        """Draw the dots of one column (-2: none) from one row to another."""
+        column, spans = dot >> 1, _SPANS[dot & 1]
+        for row in range(top >> 2, (bottom >> 2) + 1 if dot >= 0 else 0):
+            first, last = top - 4 * row, bottom - 4 * row
+            self._cells[row][column] |= spans[first if first > 0 else 0][last if last < 3 else 3]
+            if owner > self._owners[row][column]:
+                self._owners[row][column] = owner
 
     def _stroke(self, start: tuple[int, int], end: tuple[int, int], owner: int) -> None:
         (x0, y0), (x1, y1) = start, end
         width, height = x1 - x0, y1 - y0
-        steps = max(abs(width), abs(height)) or 1
-        cells, owners = self._cells, self._owners
+        steps = max(abs(width), abs(height))
         for step in range(steps + 1):
-            x = x0 + width * step // steps
-            y = y0 + height * step // steps
-            row, column = y >> 2, x >> 1
-            cells[row][column] |= _DOTS[x & 1][y & 3]
-            if owner > owners[row][column]:
-                owners[row][column] = owner
+            x, y = x0 + width * step // steps, y0 + height * step // steps
+            self._cells[y >> 2][x >> 1] |= _DOTS[x & 1][y & 3]
+            if owner > self._owners[y >> 2][x >> 1]:
+                self._owners[y >> 2][x >> 1] = owner
 
     def fill(self, owner: int) -> None:
         """Fill the area below the drawn lines, without changing the colours of the lines."""
-        for column in range(self.width):
-            below = 0  # braille dots to set in the next row, because they are below a drawn dot
-            for cells, owners in zip(self._cells, self._owners, strict=True):
-                dots = below
-                for half in _DOTS:
-                    on = 0
-                    for dot in half:
-                        on |= dot if on or cells[column] & dot else 0
-                    dots |= on
-                below |= sum(sum(half) for half in _DOTS if dots & half[-1])
-                if dots != cells[column]:
-                    cells[column] |= dots
-                    owners[column] = owners[column] or owner
+        below = bytearray(self.width)
+        for cells, owners in zip(self._cells, self._owners, strict=True):
+            cells[:] = map(_filled, map(int.__or__, cells, [dots >> 6 << 8 for dots in below]))
+            owners[:] = [old or (owner if dots else 0) for old, dots in zip(owners, cells, strict=True)]
+            below = cells
 
     def draw_vertical(self, column: int, owner: int) -> None:
         """Draw a vertical line through a column of cells. ``owner`` selects its style; lines with smaller numbers are
         behind it.
         """
-        for cells, owners in zip(self._cells, self._owners, strict=True):
-            cells[column] |= _LEFT
-            owners[column] = max(owners[column], owner)
+        self._draw_run(2 * column, 0, 4 * self.height - 1, owner)
 
     def dot_row(self, y: float) -> int:
         """Return the row of dots, counted from the top, in which a y value is drawn."""
-        low, scale = _scale(self._y, 4 * self.height - 1)
+        low, scale = self._y
         return 4 * self.height - 1 - min(max(0, int((y / 2 - low) * scale + 0.5)), 4 * self.height - 1)
 
     def dot_column(self, x: float) -> int:
         """Return the column of dots in which an x value is drawn."""
-        low, scale = _scale(self._x, 2 * self.width - 1)
+        low, scale = self._x
         return min(max(0, int((x / 2 - low) * scale + 0.5)), 2 * self.width - 1)
 
     def draw_grid(self, xs: Sequence[float], ys: Sequence[float], owner: int) -> None:
@@ -161,16 +184,13 @@ class Canvas:
         """Return a row as pieces (text, owner), in which the owner number selects the style. Blanks have the owner 0. A
         cell with a line shows only the line.
         """
-        pieces: list[tuple[str, int]] = []
-        rows = (self._cells[row], self._owners[row], self._back[row], self._back_owners[row])
-        for front, front_owner, back, back_owner in zip(*rows, strict=True):
-            dots, owner = (front, front_owner) if front else (back, back_owner)
-            char = chr(_BLANK + dots) if dots else " "
-            if pieces and pieces[-1][1] == owner:
-                pieces[-1] = (pieces[-1][0] + char, owner)
-            else:
-                pieces.append((char, owner))
-        return pieces
+        dots, owners = self._cells[row], self._owners[row]
+        if any(self._back_owners[row]):
+            dots = bytearray(front or back for front, back in zip(dots, self._back[row], strict=True))
+            owners = bytearray(front or back for front, back in zip(owners, self._back_owners[row], strict=True))
+        text = "".join(map(_CHARS.__getitem__, dots))
+        ends = [*accumulate(len([*group]) for _, group in groupby(owners))]
+        return [(text[begin:end], owners[begin]) for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def _scale(span: tuple[float, float], most: int) -> tuple[float, float]:
@@ -252,20 +272,15 @@ def scaled(curves: Sequence[Points], styles: Sequence[str], width: int, height: 
     canvas = Canvas(width - SCALE - 1, height - 1, (first, last), (low, high))
     for owner, points in enumerate(curves, 1):
         canvas.draw_line(points, owner)
-    by_owner = ("", *styles, "$muted")
-    rows = framed(canvas, f"{low:.3g}", f"{high:.3g}", duration(first), duration(last))
-    return [Content.assemble(*((text, by_owner[owner]) for text, owner in row)) for row in rows]
-
-
-def framed(canvas: Canvas, low: str, high: str, begin: str, end: str) -> Iterator[list[tuple[str, int]]]:
-    """Yield the rows of a canvas with scales, as pieces (text, owner), in which the owner number selects the style. The
-    scales have the owner -1.
-    """
+    by_owner = ("", *styles)
+    rows = []
     for at in range(canvas.height):
-        mark = high if at == 0 else low if at == canvas.height - 1 else ""
+        mark = f"{high:.3g}" if at == 0 else f"{low:.3g}" if at == canvas.height - 1 else ""
         scale = f"{clip(mark, SCALE - 1):>{SCALE - 1}} ┤" if mark else f"{'':{SCALE}}│"
-        yield [(scale, -1), *canvas.runs(at)]
-    yield [(f"{'':{SCALE}}└ {begin} {'─' * max(0, canvas.width - len(begin) - len(end) - 3)} {end}", -1)]
+        rows.append(Content.assemble((scale, "$muted"), *((text, by_owner[owner]) for text, owner in canvas.runs(at))))
+    begin, end = duration(first), duration(last)
+    axis = "─" * max(0, canvas.width - len(begin) - len(end) - 3)
+    return [*rows, Content.styled(f"{'':{SCALE}}└ {begin} {axis} {end}", "$muted")]
 
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

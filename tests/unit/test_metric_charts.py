@@ -412,3 +412,52 @@ def test_outliers_are_never_the_majority(values: dict[int, float]) -> None:
     assert len(found) == len(set(found)) and set(found) <= set(values)
     assert sum(key in good for key in found) <= len(good) / 2
     assert all(isfinite(values[key]) or good for key in found)
+
+
+def drawn_dots(canvas: Canvas) -> set[tuple[int, int]]:
+    """Return (column, row) of all dots of a canvas."""
+    bits = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3)]
+    return {
+        (2 * x + column, 4 * y + row)
+        for y in range(canvas.height)
+        for x, char in enumerate("".join(text for text, _ in canvas.runs(y)).replace(" ", "\u2800"))
+        for bit, (column, row) in enumerate(bits)
+        if ord(char) - 0x2800 & 1 << bit
+    }
+
+
+def line_dots(canvas: Canvas, points: list[tuple[float, float]]) -> set[tuple[int, int]]:
+    """Return the dots of a line, computed dot by dot."""
+    found: set[tuple[int, int]] = set()
+    last = None
+    for x, y in points:
+        here = (canvas.dot_column(x), canvas.dot_row(y)) if isfinite(y) else None
+        if here is not None:
+            (x0, y0), (x1, y1) = last or here, here
+            steps = max(abs(x1 - x0), abs(y1 - y0)) or 1
+            found |= {(x0 + (x1 - x0) * at // steps, y0 + (y1 - y0) * at // steps) for at in range(steps + 1)}
+        last = here
+    return found
+
+
+lines_in_the_unit_square = st.lists(st.tuples(st.floats(-0.2, 1.2), st.floats(-0.2, 1.2) | st.just(nan)))
+
+
+@given(st.integers(1, 6), st.integers(1, 4), lines_in_the_unit_square, st.booleans())
+@example(3, 2, [(0.0, 0.0), (0.0, 1.0), (0.2, 0.5), (0.2, nan), (0.4, 0.5), (0.6, 0.0), (1.0, 1.0)], True)
+def test_line_and_filled_area_have_the_dots_of_their_definition(
+    width: int, height: int, points: list[tuple[float, float]], ordered: bool
+) -> None:
+    points = sorted(points, key=lambda each: each[0]) if ordered else points
+    canvas = Canvas(width, height, (0.0, 1.0), (0.0, 1.0))
+    canvas.draw_line(points, 2)
+    line = line_dots(canvas, points)
+    assert drawn_dots(canvas) == line
+    cells = {(column // 2, row // 4) for column, row in line}
+    canvas.fill(1)
+    filled = {(column, row) for column, top in line for row in range(top, 4 * height)}
+    assert drawn_dots(canvas) == filled
+    for row in range(height):
+        owners = [owner for text, owner in canvas.runs(row) for _ in text]
+        here = {column // 2 for column, dot in filled if dot // 4 == row}
+        assert owners == [2 if (x, row) in cells else 1 if x in here else 0 for x in range(width)]
