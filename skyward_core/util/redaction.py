@@ -112,11 +112,8 @@ def map_strings(value: Any, change: Callable[[str], str]) -> Any:
 def _iter_strings(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from _iter_strings(part)
-    elif isinstance(value, list | tuple):
-        for part in value:
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
             yield from _iter_strings(part)
 
 

@@ -185,9 +185,8 @@ class HostsScreen(ListScreen[HostList]):
             for each in row.gpu.processes:
                 lines.append((f"process {each.pid}: {each}{'' if each.computes else ' (graphics only)'}\n", "$muted"))
         elif row.host in self._checked:
-            for check in self._checked[row.host]:
-                mark = state_style(check.state)
-                lines.append((f"{mark.glyph} {sanitize_line(format_detail(check))}\n", mark.style))
+            marked = [(state_style(check.state), check) for check in self._checked[row.host]]
+            lines += [(f"{mark.glyph} {sanitize_line(format_detail(check))}\n", mark.style) for mark, check in marked]
         elif (seen := self._seen.get(row.host)) is not None:
             lines += [(f"{sanitize_line(seen.why)}\n", "")] if seen.why else []
             lines += [(f"{line}\n", "") for line in usage_by_user(seen.gpus)]
