@@ -301,10 +301,9 @@ class CroppedCompositor(Compositor):
 
     def render_partial_update(self) -> ChopsUpdate | None:
         self._repainted = list(self._dirty_regions)
-        try:
-            return super().render_partial_update()
-        finally:
-            self._repainted = ()
+        update = super().render_partial_update()
+        self._repainted = ()
+        return update
 
     def _get_renders(self, crop: Region | None = None) -> Iterable[tuple[Region, Region, list[Strip]]]:
         crop = crop or self.size.region

@@ -102,8 +102,7 @@ class Canvas:
         """Draw the dots of one column (-2: none) from one row to another."""
         column, spans = dot >> 1, _SPANS[dot & 1]
         for row in range(top >> 2, (bottom >> 2) + 1 if dot >= 0 else 0):
-            first, last = top - 4 * row, bottom - 4 * row
-            self._cells[row][column] |= spans[first if first > 0 else 0][last if last < 3 else 3]
+            self._cells[row][column] |= spans[max(0, top - 4 * row)][min(bottom - 4 * row, 3)]
             if owner > self._owners[row][column]:
                 self._owners[row][column] = owner
 
