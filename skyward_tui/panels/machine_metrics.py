@@ -168,7 +168,8 @@ class MachineGrid(PaintedLines):
         self._machines: dict[int, MachineView] = {}
         self._labels: dict[int, str] = {}  # by index of a machine's first node: label with all nodes of the machine
         self._remarks = 0  # number of nodes with problems at the last update
-        self._curves: dict[int, tuple[object, list[list[Segment]]]] = {}
+        # by metric or id of a machine: the drawn curve, and the facts from which it was drawn
+        self._curves: dict[str | int, tuple[object, list[list[Segment]]]] = {}
 
     def update(self, metrics: MachineMetrics, now: float) -> bool:
         """Show the machines of a pool; return whether anything changed."""
@@ -334,10 +335,12 @@ class MachineGrid(PaintedLines):
             if isinstance(whole, str):
                 text = f"{value / GIB:.1f} of {full / GIB:.1f} GiB"
             strips.append(Strip([Segment(f" {label}  {text}", self._plain)]))
-            lines = self._drawn(list(zip(*host.trace(metric), strict=True)), full or 1.0, width - 1, room - 1, span)
-            for at, line in enumerate(lines):
-                colour = self._ramp(1 - at / len(lines)) if whole else self._plain + self._style("curve")
-                strips.append(Strip([Segment(f" {line}", colour)]))
+            key = (id(host), host.seen // DRAWN_EVERY, width, room, self._plain, full)
+            if self._curves.get(metric, (None,))[0] != key:
+                points = list(zip(*host.trace(metric), strict=True))
+                lines = self._drawn(points, full or 1.0, width - 1, room - 1, span)
+                self._curves[metric] = key, self._coloured([f" {line}" for line in lines], has_ramp=bool(whole))
+            strips += map(Strip, self._curves[metric][1])
         return strips[:height]
 
     def _drawn(self, points: Points, full: float, width: int, height: int, x: Span) -> list[str]:
@@ -347,6 +350,11 @@ class MachineGrid(PaintedLines):
         if height > 1:
             canvas.fill(1)
         return ["".join(text for text, _ in canvas.runs(row)) for row in range(height)]
+
+    def _coloured(self, lines: list[str], *, has_ramp: bool) -> list[list[Segment]]:
+        style = self._plain + self._style("curve")
+        ramp = (self._ramp(1 - at / len(lines)) if has_ramp else style for at in range(len(lines)))
+        return [[Segment(text, style)] for text, style in zip(lines, ramp, strict=True)]
 
     def _ramp(self, part: float) -> Style:
         """Return the colour of a gauge at a share of the 100 % value."""
@@ -413,7 +421,6 @@ class MachineGrid(PaintedLines):
         cached = self._curves.get(id(machine))
         if cached is not None and cached[0] == key:
             return cached[1]
-        style = self._plain + self._style("curve")
         if self._scale and _shows_gpus(machine, height):
             lines = ["", *gpu_rows(machine, self._scale.metric.metric, whole, width, x)]
         else:
@@ -425,12 +432,8 @@ class MachineGrid(PaintedLines):
                 full = (machine.host.latest.get(maximum, 0.0) if isinstance(maximum, str) else self._most) or 1.0
             lines = self._drawn(points, full, width, canvas_height, x)
         has_ramp = len(lines) > 1 and not machine.gpus and self._host_figure[-1] is not None
-        rows = [
-            [Segment(text, self._ramp((len(lines) - at) / len(lines)) if has_ramp else style)]
-            for at, text in enumerate(lines)
-        ]
-        self._curves[id(machine)] = key, rows
-        return rows
+        self._curves[id(machine)] = key, self._coloured(lines, has_ramp=has_ramp)
+        return self._curves[id(machine)][1]
 
     def _gpu_row(self, machine: MachineView, gpu: int, odd: dict[int | None, list[str]]) -> list[Segment]:
         """Return a row with the metrics and problems of one GPU."""

@@ -12,7 +12,7 @@ from skyward_core.model.metric_definitions_series_and_export import GPU_METRIC_D
 from skyward_core.pool.machine_metrics_recorder import AGENT_TOO_OLD
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.panels.machine_metrics import MachineGrid
+from skyward_tui.panels.machine_metrics import DRAWN_EVERY, MachineGrid
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import on_run_screen, press, screen_text, until
 from tests.support.fake_session import FakeSession
@@ -125,6 +125,31 @@ async def test_curves_fill_the_panel_and_an_idle_network_has_one_row(app: Skywar
         titles = [rows.index(next(row for row in rows if row.startswith(name))) for name in ("CPU", "net", "disk")]
         assert titles[2] - titles[1] == 2 < titles[1] - titles[0]
         assert all(rows[titles[0] : -2]), "no row of the panel is empty"
+
+
+async def test_curves_are_drawn_again_after_some_samples(
+    app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, draw = [], MachineGrid._drawn
+    monkeypatch.setattr(MachineGrid, "_drawn", lambda *given: drawn.append(given) or draw(*given))  # type: ignore[func-returns-value]
+    monkeypatch.setattr("skyward_tui.panels.machine_metrics.REPAINT_SECONDS", 0.0)
+    book = measured_later(session, 1)
+
+    def feed(at: float, cpu: float) -> None:
+        book.feed(0, json.dumps({"at": session.now + at, "node": {"cpu": cpu}}).encode())
+
+    for at in range(4 * DRAWN_EVERY):
+        feed(at - 4 * DRAWN_EVERY, 50.0)
+    async with on_run_screen(app, (80, 24)) as (pilot, _):
+        await press(pilot, "6", "z", until="CPU  50 %")
+        times = len(drawn)
+        feed(0.0, 90.0)
+        await until(pilot, "CPU  90 %")
+        assert len(drawn) == times
+        for at in range(1, DRAWN_EVERY):
+            feed(at, 70.0)
+        await until(pilot, "CPU  70 %")
+        assert len(drawn) > times
 
 
 async def test_missing_gpu_metric_has_no_chart(app: SkywardApp, session: FakeSession) -> None:
