@@ -50,11 +50,6 @@ class Leftover(Value):
         """Return the cost in dollars up to a Unix time. None if unknown."""
         return None if self.hourly is None or self.since is None else self.hourly * max(0.0, now - self.since) / 3600
 
-    @property
-    def is_expired(self) -> bool:
-        """Whether the resource should have ended."""
-        return self.expires is not None and self.expires < time.time()
-
 
 @value
 class Inventory(Value):

@@ -703,11 +703,6 @@ class PoolSpec(ValidatedValue):
         """Maximum number of ranks of the gang, as far as ``ranks_per_node`` is known."""
         return self.most_nodes * self.ranks_per_node
 
-    @property
-    def may_have_peers(self) -> bool:
-        """Whether the pool has, or may have, more than one rank."""
-        return self.world_size > 1 or self.worker.ranks_per_node == "gpu"
-
     def describe(self) -> dict[str, Any]:
         """Return the spec as JSON types, without secrets: no values of variables, and redacted URLs."""
         sanitize = make_sanitizer(os.environ | self.image.env)

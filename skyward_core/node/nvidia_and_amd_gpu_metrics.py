@@ -442,10 +442,6 @@ def _read_memory(nvml: Any, gpu: Any) -> Metrics:
     return {"mem_used": memory.used, "mem_total": memory.total}
 
 
-def _read_throttle(nvml: Any, gpu: Any) -> Metrics:
-    return {"throttle": nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & ~IGNORED_THROTTLE}
-
-
 def _read_pcie(nvml: Any, gpu: Any) -> Metrics:
     sent, received = (
         nvml.nvmlDeviceGetPcieThroughput(gpu, counter)
@@ -466,7 +462,7 @@ _FAST_QUERIES: dict[str, Callable[[Any, Any], Metrics]] = {
     "temperature": lambda nvml, gpu: {"temp": nvml.nvmlDeviceGetTemperature(gpu, nvml.NVML_TEMPERATURE_GPU)},
     "sm_clock": lambda nvml, gpu: {"sm_clock": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM)},
     "mem_clock": lambda nvml, gpu: {"mem_clock": nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_MEM)},
-    "throttle": _read_throttle,
+    "throttle": lambda nvml, gpu: {"throttle": nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu) & ~IGNORED_THROTTLE},
 }
 _SLOW_QUERIES: dict[str, Callable[[Any, Any], Metrics]] = {
     "limit": lambda nvml, gpu: {"power_limit": nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000},

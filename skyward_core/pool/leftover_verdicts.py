@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal
@@ -50,7 +51,8 @@ def judge(thing: Leftover, row: PoolRow | None, account: int) -> JudgedLeftover:
         return JudgedLeftover(thing, "up", account, row.key)
     if row.state == "starting" and not is_starting(row):
         return JudgedLeftover(thing, "unfinished", account, row.key)
-    return JudgedLeftover(thing, "expired" if thing.is_expired else "up", account, row.key)
+    is_expired = thing.expires is not None and thing.expires < time.time()
+    return JudgedLeftover(thing, "expired" if is_expired else "up", account, row.key)
 
 
 def pool_of(thing: Leftover, ledger: Ledger) -> PoolRow | None:

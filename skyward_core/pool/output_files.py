@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import filecmp
 import json
 import os
 import secrets
@@ -547,7 +548,7 @@ class OutputFetcher:
         """Move a complete download to its path. Return whether the content at this path has changed."""
         incoming.check()
         instead = self._may_replace(file, target)
-        if not instead and incoming.has_same_content(target):
+        if not instead and target.is_file() and filecmp.cmp(incoming.path, target, shallow=False):
             incoming.drop()
             self._record.add(file, target, incoming.sha256)
             return False
@@ -736,7 +737,8 @@ class Outputs:
         Raises:
             UsageError: If a pattern leads out of the working folder.
         """
-        valid_patterns = _validate_patterns(patterns)
+        with convert_errors("", UsageError, ValueError):
+            valid_patterns = [normalize_pattern(each) for each in patterns]
         if self._context.is_local:
             return FileListing([], 0, {}, {})
         return await list_files(self._context, valid_patterns, run, whole=whole)
@@ -1093,11 +1095,6 @@ def _flush_to_disk(paths: Sequence[str]) -> None:
 
 def _checkpoint_folder(path: str) -> str:
     return "/".join(path.split("/", 2)[:2])
-
-
-def _validate_patterns(patterns: Sequence[str]) -> list[str]:
-    with convert_errors("", UsageError, ValueError):
-        return [normalize_pattern(each) for each in patterns]
 
 
 def newest_within(files: Sequence[WrittenFile], most: int) -> list[WrittenFile]:

@@ -938,7 +938,7 @@ def image_with_plugins(spec: PoolSpec) -> Image:
     Raises:
         UsageError, PluginError: If a plugin does not support the specification.
     """
-    if not spec.options.cluster and spec.may_have_peers:
+    if not spec.options.cluster and (spec.world_size > 1 or spec.worker.ranks_per_node == "gpu"):
         check_standalone(spec.plugins)
     image = transform_image(spec.plugins, spec.image, spec)
     return replace(image, setup=(*image.setup, *bootstrap_steps(spec.plugins, spec)))

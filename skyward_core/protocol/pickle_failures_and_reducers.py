@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copyreg
 import dis
-import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -12,11 +11,6 @@ from types import CodeType, FunctionType
 from typing import Any
 
 FILENAME = 10  # index of the file name among the arguments of a code object's constructor
-
-
-def to_memoryview(data: Any) -> memoryview:
-    """Return a pickler's output (bytes or an array's buffer) as bytes without copying."""
-    return data.raw() if isinstance(data, pickle.PickleBuffer) else memoryview(data)
 
 
 def make_cached(function: Callable[..., Any], size: int | None, typed: bool) -> Any:

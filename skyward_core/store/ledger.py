@@ -53,12 +53,6 @@ def write_pool_file(folder: Path, pool: dict[str, Any], tables: Mapping[str, Row
         partial.replace(folder / POOL_FILE)
 
 
-def remove_pool_file(folder: Path) -> None:
-    """Remove the file of :func:`write_pool_file` from a pool's folder, because no resources of the pool remain."""
-    with suppress(OSError):  # ignore errors, because the whole folder may have been deleted already
-        (folder / POOL_FILE).unlink(missing_ok=True)
-
-
 def read_pool_files(home: Path) -> Iterator[tuple[dict[str, Any], dict[str, Rows]]]:
     """Yield the saved rows of each pool folder: the row of the pool, and its rows in the tables of ``TABLE_WIDTHS``."""
     for path in sorted(home.glob(f"pools/*/{POOL_FILE}")):
@@ -479,7 +473,8 @@ class Ledger:
         if known["ended_at"] is None or tables["kept"]:
             write_pool_file(folder, known, tables)
         else:
-            remove_pool_file(folder)
+            with suppress(OSError):  # ignore errors, because the whole folder may have been deleted already
+                (folder / POOL_FILE).unlink(missing_ok=True)
 
     # -- pools ---------------------------------------------------------------------------------------------
 

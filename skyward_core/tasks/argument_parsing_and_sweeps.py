@@ -229,10 +229,6 @@ def _parse_bool(text: str) -> bool:
     return text.lower() in _TRUE
 
 
-def _parse_int(text: str) -> int:
-    return int(text, 0) if text.lower().lstrip("+-").startswith(("0x", "0b", "0o")) else int(text)
-
-
 def _parse_bytes(text: str) -> bytes:
     r"""Parse a text to bytes: a literal such as ``b"\x00"``, or any other text encoded as UTF-8."""
     if text[:2].lower() in ('b"', "b'"):
@@ -250,7 +246,7 @@ def _parse_none(text: str) -> None:
 _PARSERS: dict[Any, Callable[[str], Any]] = {
     str: str,
     bool: _parse_bool,
-    int: _parse_int,
+    int: lambda text: int(text, 0 if text.lower().lstrip("+-").startswith(("0x", "0b", "0o")) else 10),
     float: float,
     bytes: _parse_bytes,
     bytearray: lambda text: bytearray(_parse_bytes(text)),

@@ -516,7 +516,7 @@ class _SpoolFile(io.RawIOBase):
         self._path: Path | None = None
 
     def write(self, data: Any) -> int:
-        data = reducers.to_memoryview(data)
+        data = data.raw() if isinstance(data, pickle.PickleBuffer) else memoryview(data)  # without copying
         self.size += data.nbytes
         if data.nbytes < THREADED_HASH_BYTES:
             self._hash.update(data)

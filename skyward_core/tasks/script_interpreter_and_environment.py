@@ -299,7 +299,8 @@ def choose_interpreter(
     if python is not None:
         return _from_option(script, os.fspath(python), metadata, environ, ask)
     if metadata is not None:
-        return _from_metadata(script, metadata, environ, ask)
+        base = find_base(metadata.requires_python, f"The inline metadata of {script}", environ, ask)
+        return make_interpreter(base, metadata.environment, f"inline metadata of {script.name}")
     found, notes = _find_project_venv(script)
     if found is not None:
         return _from_venv(found, _venv_source(found), notes, ask)
@@ -381,11 +382,6 @@ def _suggest_python(python: str, environ: Mapping[str, str], ask: QueryPython) -
             if parse_version(ask(program).version)[: len(version)] == version:
                 return program
     return f"a path: Python {python} was not found"
-
-
-def _from_metadata(script: Path, metadata: InlineMetadata, environ: Mapping[str, str], ask: QueryPython) -> Interpreter:
-    base = find_base(metadata.requires_python, f"The inline metadata of {script}", environ, ask)
-    return make_interpreter(base, metadata.environment, f"inline metadata of {script.name}")
 
 
 def make_interpreter(

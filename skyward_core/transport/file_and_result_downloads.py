@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import filecmp
 import os
 import pickle
 import stat
@@ -148,10 +147,6 @@ class IncomingOutput:
             self.path.replace(target)
         else:
             self.path.unlink()
-
-    def has_same_content(self, target: Path) -> bool:
-        """Check whether an existing file has the same content as the downloaded one."""
-        return target.is_file() and filecmp.cmp(self.path, target, shallow=False)
 
     def close(self) -> None:
         """Do nothing at the end of a connection, because a new connection may continue the download in the file."""

@@ -83,7 +83,7 @@ class ClientRequests:
         self._handlers: dict[str, Handler] = {
             "hello": self._hello,
             "tail": self._tail,
-            "metrics": self._stream_metrics,
+            "metrics": lambda client, header, _: self._agent.machine_sampler().stream(client, header.get("at", 0)),
             "call": self._call,
             "source": self._save_source,
             "claim": self._claim_run,
@@ -329,9 +329,6 @@ class ClientRequests:
         # Logs are sent only once the environment is known, because its secrets must be redacted.
         await self._state.env_known.wait()
         await tail.run()
-
-    async def _stream_metrics(self, connection: Connection, header: frames.ClientMetrics, body: bytes) -> None:
-        await self._agent.machine_sampler().stream(connection, header.get("at", 0))
 
     async def _send_file(self, connection: Connection, header: frames.ClientFetch, body: bytes) -> None:
         path = self._state.config.spool / Path(header["f"]).name

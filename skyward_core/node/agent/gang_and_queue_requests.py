@@ -47,7 +47,9 @@ class GangRequests:
             "lock": lambda connection, header, _: self.lock.request(connection),
             "unlock": lambda connection, header, _: self.lock.release(connection, header),
             "form": self._reserve_rendezvous,
-            "number": self._assign_epoch,
+            "number": lambda connection, header, _: connection.send(
+                {"t": "known", "id": header["id"], "epoch": self.next_epoch(header["least"])}
+            ),
             "ports": self._reserve_rank_ports,
             "setup": self._send_setup,
             "gang": self._on_new_gang,
@@ -74,9 +76,6 @@ class GangRequests:
             self._port.close()
         self._port = ReservedPorts(self._state.config.address, 1 + EXTRA_PORTS)
         return self._port.number
-
-    def _assign_epoch(self, connection: Connection, header: frames.ClientNumber, body: bytes) -> None:
-        connection.send({"t": "known", "id": header["id"], "epoch": self.next_epoch(header["least"])})
 
     def next_epoch(self, least: int = 0) -> int:
         """Assign an epoch number on the head node.

@@ -135,10 +135,6 @@ class LaunchJournal(PoolKeyFolder):
             if path.name in names and path.is_dir():
                 cls(*path.name.rsplit(".", 1)).remove()
 
-    def machine_known_hosts(self, machine: str) -> Path:
-        """Return the path of a machine's own known_hosts file."""
-        return self.path / f"known_hosts.{machine}"
-
     def make_keys(self) -> tuple[KeyPair, KeyPair]:
         """Create the login key and the pool's host key, unless they exist.
 

@@ -757,7 +757,7 @@ class AWS(JsonSettings, StrictKeywords):
         if patience is None:
             patience = max(PATIENCE, extra["launched"] + BOOT_TIMEOUT - time.time())
         folder = LaunchJournal(pool, extra["token"])
-        own_key = HostKeyFile(folder.machine_known_hosts(machine.id))
+        own_key = HostKeyFile(folder.path / f"known_hosts.{machine.id}")
         target = Target(
             host=machine.address,
             user=extra["user"],
@@ -766,14 +766,12 @@ class AWS(JsonSettings, StrictKeywords):
             config=False,
             host_keys="known",
         )
-        admit = None if self.security_group or self.ssh_from else partial(self._admit_client, folder)
+        is_open = bool(self.security_group or self.ssh_from)
+        admit = None if is_open else partial(account_setup.admit_client, self._calls, folder, self._client_network)
         loaded_with = extra.get("loaded_with")
         return Ec2Transport(
             target, extra["folder"], own_key, admit, python=self.python, loaded_with=loaded_with, patience=patience
         )
-
-    async def _admit_client(self, folder: LaunchJournal) -> float:
-        return await account_setup.admit_client(self._calls, folder, self._client_network)
 
     @property
     def _calls(self) -> AwsCalls:
