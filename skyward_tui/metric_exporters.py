@@ -28,8 +28,8 @@ from skyward_core.views.metric_kinds_and_order import STEP_NAMES
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+# Writes metrics to a target, given the labels ``pool`` and ``run``. Returns a text about where the data is.
 Exporter = Callable[[Curves, Mapping[str, str], str], str]
-"""Writes metrics to a target, given the labels ``pool`` and ``run``. Returns a text about where the data is."""
 
 
 class Point(NamedTuple):

@@ -71,6 +71,7 @@ RULES: Rules = {
 _ACCELERATOR_ARGUMENTS = dict.fromkeys(("gpu", "gpus"), 'accelerator="A100:8"')
 
 
+# Further arguments of ``Compute.attached``.
 ATTACHED_RULES: Rules = {
     "url": rejected(_NO_DAEMON),
     "database": rejected(_NO_DAEMON),
@@ -78,7 +79,6 @@ ATTACHED_RULES: Rules = {
     "callbacks": RULES["callbacks"],
     "delete_on_exit": rejected("an attached pool outlives the block; compute.down() tears it down", False),
 }
-"""Further arguments of ``Compute.attached``."""
 
 
 def translate_arguments(given: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:

@@ -184,10 +184,9 @@ RECENT = 30 * 86400.0  # seconds since its end after which a failure is no longe
 # Kind of a run -> unit in which its size is counted; other kinds count tasks.
 _COUNTED = {"broadcast": "rank", "sweep": "trial"}
 FAILED = ("failed", "lost")  # states of runs and pools that count as failed
+# Columns by which runs can be sorted, besides arguments (``arg:lr``) and the best or last values of metrics
+# (``best:loss``, ``last:loss``).
 COLUMNS = ("when", "pool", "function", "outcome", "took", "cost", "script")
-"""Columns by which runs can be sorted, besides arguments (``arg:lr``) and the best or last values of metrics
-(``best:loss``, ``last:loss``).
-"""
 _OPTION = re.compile(r"--?[A-Za-z]")  # pattern of the start of an option, which does not match a negative number
 
 
@@ -206,12 +205,12 @@ class MetricSummary(NamedTuple):
         return {-1: self.least, 1: self.most}.get(metric_direction(name))
 
 
+# Metric summaries by run and the time of its end in the ledger.
 MetricCache = dict[tuple[str, float | None], dict[str, MetricSummary]]
-"""Metric summaries by run and the time of its end in the ledger."""
 
 
+# A rank, and last value, minimum and maximum of each metric that it logged.
 RankSummaries = tuple[int, Mapping[str, Sequence[float | None]]]
-"""A rank, and last value, minimum and maximum of each metric that it logged."""
 
 
 def merge_summaries(found: Iterable[RankSummaries]) -> dict[str, MetricSummary]:

@@ -171,8 +171,8 @@ def _parse_document(text: str, path: Sequence[str]) -> TOMLDocument:
         raise _edit_error(path) from error
 
 
+# Containers and indexes of nested tables, the outermost first.
 TablePath = list[tuple["Container", int]]
-"""Containers and indexes of nested tables, the outermost first."""
 
 
 def _find_table(container: Container, path: Sequence[str]) -> TablePath:

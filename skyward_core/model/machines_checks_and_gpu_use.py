@@ -136,8 +136,8 @@ def find_mismatch(bought: OrderedHardware, arrived: MeasuredHardware) -> str:
     return ""
 
 
+# Bytes of used memory below which a GPU counts as free: drivers and displays always use some.
 FREE_BELOW = 512 << 20
-"""Bytes of used memory below which a GPU counts as free: drivers and displays always use some."""
 FREE = "free"
 
 

@@ -10,8 +10,8 @@ from skyward_core.pool.agent_link import Link
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.util.light_dataclass import Value, value
 
+# Dashboard programs that users themselves may start on the head node: name, default port, path.
 WELL_KNOWN = (("tensorboard", 6006, ""), ("jupyter", 8888, ""))
-"""Dashboard programs that users themselves may start on the head node: name, default port, path."""
 HTTP_TIMEOUT = 3.0  # seconds to wait for the HTTP response of a dashboard
 
 

@@ -51,8 +51,8 @@ STALL_TIMEOUT = 30.0  # seconds without new data after which a fetch fails
 SHUTDOWN_TIMEOUT = 10.0  # seconds that the agent has to end after the last acknowledgement
 LEASE = 60.0  # seconds that the new agent continues to run if this client dies
 
+# Run, outcome of one of its calls, and log file -> (start, end) of the bytes that the call printed.
 CallOutcome = tuple[str, Outcome, dict[str, list[int]]]
-"""Run, outcome of one of its calls, and log file -> (start, end) of the bytes that the call printed."""
 
 
 async def fetch_retained(row: PoolRow, ledger: Ledger, *, give_up: bool = False) -> list[str]:

@@ -18,9 +18,9 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.util.light_dataclass import Value, value
 
+# Verdicts on a resource: its pool is up ("up"); the pool's client exited during the start ("unfinished"); the pool
+# should have ended, but no agent has ended it ("expired"); the ledger has no running pool for the resource ("left").
 Verdict = Literal["up", "unfinished", "expired", "left"]
-"""Verdicts on a resource: its pool is up ("up"); the pool's client exited during the start ("unfinished"); the pool
-should have ended, but no agent has ended it ("expired"); the ledger has no running pool for the resource ("left")."""
 
 INVENTORY_TIMEOUT = 10.0  # seconds to list the resources of all cloud accounts after a teardown
 _MAX_NAMED = 5  # maximum number of resource ids that a note lists

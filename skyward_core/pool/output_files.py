@@ -296,8 +296,8 @@ TEARDOWN_STALL_TIMEOUT = 5.0  # seconds after which a teardown skips a node whos
 # already, and sends nothing during this time.
 MIN_READ_RATE = 20e6
 
+# Called with the downloaded bytes and the total bytes.
 Progress = Callable[[int, int], None]
-"""Called with the downloaded bytes and the total bytes."""
 
 
 class Destination(NamedTuple):

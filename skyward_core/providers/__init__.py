@@ -24,12 +24,12 @@ ENTRY_POINT_GROUP = "skyward.providers"
 DEFAULT_PROVIDER = "local"  # used if the user names no provider
 SEVERAL = "several"  # name in the JSON of a MultiProvider, in place of a provider's name; users cannot select it
 
+# Provider that this process's pools use instead of their own.
 provider_override: str | None = None
-"""Provider that this process's pools use instead of their own."""
+# Settings of ``provider_override``, as the user wrote them.
 override_settings: Mapping[str, str] = {}
-"""Settings of ``provider_override``, as the user wrote them."""
+# Number of machines that this process's pools use instead of their own.
 nodes_override: int | str | None = None
-"""Number of machines that this process's pools use instead of their own."""
 OVERRIDE_VARIABLE = "SKYWARD_OVERRIDE"  # environment variable that passes the override to child processes
 
 

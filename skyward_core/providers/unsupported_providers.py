@@ -129,6 +129,7 @@ class Container(UnsupportedProvider, called="a container runtime"):
         return Local()
 
 
+# Placeholder class by the name in settings and command lines.
 PROVIDERS_BY_TYPE: dict[str, type[UnsupportedProvider]] = {
     **{kind.__name__.lower(): kind for kind in UnsupportedProvider.__subclasses__()},
     # Names of these providers in the settings of older API versions.
@@ -136,4 +137,3 @@ PROVIDERS_BY_TYPE: dict[str, type[UnsupportedProvider]] = {
     "massed_compute": MassedCompute,
     "vast": VastAI,
 }
-"""Placeholder class by the name in settings and command lines."""

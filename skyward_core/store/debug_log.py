@@ -23,8 +23,8 @@ from skyward_core.util.terminal_safe_text import sanitize_line
 
 MAX_MESSAGE_LENGTH = 2000  # maximum characters of a log record, because hosts may send messages of any length
 
+# Pool of the current task. Tasks and connections that the task starts inherit it.
 pool: ContextVar[str] = ContextVar("skyward_pool", default="-")
-"""Pool of the current task. Tasks and connections that the task starts inherit it."""
 
 logging.getLogger("skyward").addHandler(logging.NullHandler())
 

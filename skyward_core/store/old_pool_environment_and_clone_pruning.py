@@ -201,8 +201,8 @@ def _disk_usage(folder: Path) -> int:
     return sum(min(each.st_size, each.st_blocks * STAT_BLOCK_BYTES) for each in found)
 
 
+# Folder for files that are about to be sent to nodes.
 TASKS_FOLDER = "tasks"
-"""Folder for files that are about to be sent to nodes."""
 
 
 @contextmanager

@@ -21,8 +21,8 @@ FRAMEWORKS = (
 )  # fmt: skip
 # Frameworks whose ranks connect only through the plugin of the same name.
 GANG_FRAMEWORKS = ("torch", "jax")
+# Whether this process runs in the environment created from a script's inline metadata.
 from_metadata = False
-"""Whether this process runs in the environment created from a script's inline metadata."""
 
 
 def is_missing(module: str) -> bool:

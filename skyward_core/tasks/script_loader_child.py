@@ -30,8 +30,8 @@ from skyward_core.model.errors import NotPicklableError
 from skyward_core.runtime import import_hooks_gc_pause_and_alias
 from skyward_core.tasks.guarded_user_code import safe_repr
 
+# Whether a script is being loaded, so that pools must not start.
 loading = False
-"""Whether a script is being loaded, so that pools must not start."""
 
 MIN_CLOUDPICKLE = 3  # oldest major version of cloudpickle that is supported in the environment of a project
 _DEFINITIONS = (

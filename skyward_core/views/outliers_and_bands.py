@@ -119,8 +119,8 @@ class _ScanPosition(NamedTuple):
     before: float | None
 
 
+# Minimum, last and maximum of a series' values in a column.
 _Span = tuple[float, float, float]
-"""Minimum, last and maximum of a series' values in a column."""
 
 
 class IncrementalBand:

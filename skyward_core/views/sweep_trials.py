@@ -12,8 +12,8 @@ from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.sweep_argument_combinations import TrialSheet
 
+# Columns of all tables. Further columns have the names of arguments and metrics.
 PLACE, STATE, TIME, RESULT = "#", "outcome", "time", "result"
-"""Columns of all tables. Further columns have the names of arguments and metrics."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,5 +277,5 @@ def _start_log(console: Console) -> None:
         console.note(note)
 
 
+# Key of a context's ``meta`` for the words after ``--``; its value is None if there is no ``--``.
 SCRIPT_ARGUMENTS = "own_words"
-"""Key of a context's ``meta`` for the words after ``--``; its value is None if there is no ``--``."""

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from skyward_core.model.provider_settings_schema import Setting
 
 
+# The choice of ``pyproject.toml``, which needs no path because the launch finds the file.
 PROJECT = "project"
-"""The choice of ``pyproject.toml``, which needs no path because the launch finds the file."""
 
 
 def format_choice(field: str, path: str = "") -> str:
@@ -131,13 +131,13 @@ def script_argument(script: str) -> str:
     return f"{PREFIX}{path.stem}" if path.parent == FOLDER else script
 
 
+# IDs of other widgets on the screen, which fields of settings must not use. IDs with a hyphen cannot collide.
 OTHER_IDS = frozenset(
     (
         *("call", "check", "code", "fields", "form", "gangs", "hint", "label", "last", "launch", "market", "message"),
         *("money", "options", "plan", "sides", "starts", "where", "why"),
     )
 )
-"""IDs of other widgets on the screen, which fields of settings must not use. IDs with a hyphen cannot collide."""
 ALL_NODES = "all"
 # by field name: the field's label and maximum value
 _NUMBERS = {"nodes": ("Nodes", 1024), "ranks_per_node": ("Ranks per node", 64)}
@@ -312,6 +312,7 @@ def parse_amount(text: str, kinds: Sequence[Callable[[str], float]] = (int, floa
 _number = partial(parse_amount, kinds=(int,))
 
 
+# Conversion from texts of the form to values of options, by the option's type.
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "bool": bool,
     "str | None": _text,
@@ -321,7 +322,6 @@ _READERS: Mapping[str, Callable[[Any], Any]] = {
     "int | Literal['gpu'] | None": lambda text: None if text.strip() == "1" else _number(text),
     "Sequence[str]": _pairs,
 }
-"""Conversion from texts of the form to values of options, by the option's type."""
 _OWN_READERS: Mapping[str, Callable[[Any], Any]] = {"provider": str, "plugins": tuple, "outputs": _patterns}
 # options that do not correspond to exactly one field of the form
 _SEPARATE = ("pool", "settings", "plugin_settings", *WAYS)
@@ -654,8 +654,8 @@ def _written(value: object) -> str:
     return "" if value is None else str(value)
 
 
+# Conversion from values of options to texts of the form, by the option's type.
 _WRITERS: Mapping[str, Callable[[Any], Any]] = {"bool": bool, "Sequence[str]": shlex.join}
-"""Conversion from values of options to texts of the form, by the option's type."""
 _OWN_WRITERS: Mapping[str, Callable[[Any], Any]] = {
     "provider": lambda name: name or DEFAULT_PROVIDER,
     "ranks_per_node": lambda ranks: _written(ranks or 1),

@@ -94,8 +94,8 @@ if TYPE_CHECKING:
 _ROWS, _ROWS_SHORT = 4, 1  # maximum rows for the problems that a provider check has found, on tall and on short screens
 _OWN_PYTHON = "{}.{}".format(*sys.version_info)
 
+# Name and settings of a provider, and the Python version of the script; "" if the app has the same version.
 CheckKey = tuple[str, tuple[tuple[str, str], ...], str]
-"""Name and settings of a provider, and the Python version of the script; "" if the app has the same version."""
 
 
 class ProviderChecks:
@@ -220,8 +220,8 @@ async def create_pool(app: SkywardApp, plan: LaunchPlan | JobPlan) -> LaunchPool
     return LaunchPool(session, (await wait_shielded(begun)).key, created)
 
 
+# Function that launches on a pool, waits for the end if the pool is temporary, and returns an error text or "".
 Work = Callable[["LaunchPool"], Awaitable[str]]
-"""Function that launches on a pool, waits for the end if the pool is temporary, and returns an error text or ""."""
 
 
 async def run_on_pool(

@@ -322,13 +322,13 @@ def _check_text(line: Check) -> str:
 
 _NEW = "new pool"
 WHOLE = ":whole"  # value of the drop-down list of functions that stands for the whole script
+# Launch options with a text field or a list.
 TEXT_FIELDS = [name for name, each in OPTIONS.items() if each.row and not each.is_flag]
-"""Launch options with a text field or a list."""
 FLAGS = [(name, each.label) for name, each in reversed([*OPTIONS.items()]) if each.row and each.is_flag]
 _OF_POOL = ["name", "packages", "plugins", "provider", "plugin_settings", "image_settings"]
 _OF_POOL += [name for name in TEXT_FIELDS if OPTIONS[name].part]
+# Attributes of a form that describe the machines and the environment of a pool.
 POOL_SETTINGS = [*_OF_POOL[1:], "settings"]
-"""Attributes of a form that describe the machines and the environment of a pool."""
 # Fields that are disabled for a job file, because the job file defines their values.
 _OF_FILE = set(_OF_POOL) - {"name", "provider", "budget", "wait_for_capacity"}
 

@@ -32,8 +32,8 @@ class ParsedLine(NamedTuple):
     spans: tuple[tuple[int, int, Style], ...]
 
 
+# Arguments of the current style.
 _Pen = tuple[tuple[str, Any], ...]
-"""Arguments of the current style."""
 _ON = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "reverse", 9: "strike"}
 _OFF = {
     22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("reverse",), 29: ("strike",),

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from skyward_core.views.rank_metrics_and_progress import Progress
 
 NO_RUN = "nothing: the file has no run commands"
+# Text for the state "unfinished" of a pool.
 BROKEN_OFF = "start incomplete"
-"""Text for the state "unfinished" of a pool."""
+# Text for an ended pool that did not start.
 START_FAILED = "start failed"
-"""Text for an ended pool that did not start."""
 LAST_MINUTES = 600.0  # seconds; a remaining time below this limit is shown to the second
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 NAMED = 3  # maximum number of unfetched files that a confirmation lists for each pool
 MAX_NAME_CHARS = 50  # maximum characters of a displayed file name, to fit a dialog on a terminal of 80 columns
+# A text and its style.
 Line = tuple[str, str]
-"""A text and its style."""
 
 
 def kept_pool_text(pool: PoolSpec | PoolView, ends: str) -> str:

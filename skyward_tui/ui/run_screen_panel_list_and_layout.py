@@ -115,10 +115,10 @@ PANELS: tuple[PanelSpec, ...] = (
 HOME_PANEL = "log"  # ID of the panel that has the focus by default, and after the user opens a rank's log
 STARTUP_PANEL = "phases"  # ID of the active panel while a pool starts, until its first run starts
 
+# Column, row, width and height of a panel in cells.
 Box = tuple[int, int, int, int]
-"""Column, row, width and height of a panel in cells."""
+# Rows that each shown panel needs, including its border; None if the panel can use any number.
 Rows = Mapping[str, int | None]
-"""Rows that each shown panel needs, including its border; None if the panel can use any number."""
 WIDE = 140  # cells; a screen at least this wide has a wider left column
 SIDE, SIDE_WIDE = 46, 56
 LEAST_COLUMNS, LEAST_ROWS = 16, 4  # minimum width and minimum height of a panel, in cells

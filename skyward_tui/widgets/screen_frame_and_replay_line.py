@@ -143,8 +143,8 @@ class HintBar(Chrome):
         self.show_line(Content.assemble(*fitting, *kept))
 
 
+# Displayed name of a key, and its label.
 Hint = tuple[str, str]
-"""Displayed name of a key, and its label."""
 
 
 def _hint(key: str, label: str) -> Content:

@@ -20,10 +20,10 @@ from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import read_style_sheet
 
 Row = TypeVar("Row")
+# A row's text, and its style spans.
 RowKey = tuple[str, tuple[object, ...]]
-"""A row's text, and its style spans."""
+# Text, and its style.
 Part = tuple[str, str]
-"""Text, and its style."""
 
 # style of the selected row, instead of the row's own colours, which may be unreadable on the cursor's background
 CURSOR_STYLE = "$block-cursor-foreground on $block-cursor-background bold"

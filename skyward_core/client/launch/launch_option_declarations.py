@@ -393,48 +393,48 @@ class LaunchRequest(Value):
             yield from (option, f"{name}={text}")
 
 
+# Options by the names of their fields, in their order on a command line.
 OPTIONS: Mapping[str, Option] = {
     each.name: replace(each.metadata["option"], type=str(each.type))
     for each in fields(LaunchRequest)
     if "option" in each.metadata
 }
-"""Options by the names of their fields, in their order on a command line."""
 
+# Default values of all fields.
 DEFAULTS: Mapping[str, Any] = {
     each.name: getattr(LaunchRequest(script=""), each.name) for each in fields(LaunchRequest)
 }
-"""Default values of all fields."""
 
+# Fields of a request that run each combination of a sweep as a gang, with a description of the gang.
 WAYS: Mapping[str, str] = {"gang": "every rank", "gang_nodes": "some nodes"}
-"""Fields of a request that run each combination of a sweep as a gang, with a description of the gang."""
 
+# Script of a request that names none.
 NO_SCRIPT = str(Path())
-"""Script of a request that names none."""
 
+# Fields of an image that name a package file of the project.
 PACKAGES = ("lock", "requirements", "project")
-"""Fields of an image that name a package file of the project."""
 
+# Provider setting with its own command-line option.
 HOSTS = "--hosts"
-"""Provider setting with its own command-line option."""
 
 
+# Options that start a failed run again.
 RESTART_OPTIONS = ("restarts", "error_restarts")
-"""Options that start a failed run again."""
 
+# Options that also apply to a job file, whose shell commands have no breakpoints.
 JOB_OPTIONS = tuple(
     name
     for name, each in OPTIONS.items()
     if name == "checkpoints" or (each.part in ("provider", "options", "plugins") and name != "debug_wait")
 )
-"""Options that also apply to a job file, whose shell commands have no breakpoints."""
 
 _RUN_ONLY = ("arguments", "sweep", *WAYS, "nodes", "ranks_per_node", "one", "torchrun", "timeout")
+# Options of each command.
 COMMANDS: Mapping[str, Sequence[str]] = {
     "run": tuple(OPTIONS),
     "torchrun": tuple(name for name in OPTIONS if name not in _RUN_ONLY),
     "launch": JOB_OPTIONS,
 }
-"""Options of each command."""
 
 
 def options_of(*parts: str) -> list[str]:

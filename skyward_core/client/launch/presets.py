@@ -25,6 +25,7 @@ PRESETS_TABLE = "presets"
 MAX_NAME_LENGTH = 60  # maximum characters of a preset's name
 
 
+# Descriptions of the types of a request's fields, for errors.
 _TYPE_WORDS: Mapping[str, str] = {
     "str": "a text",
     "str | None": "a text",
@@ -37,7 +38,6 @@ _TYPE_WORDS: Mapping[str, str] = {
     "Sequence[str] | None": "a list of texts",
     "Mapping[str, str]": "a table of texts",
 }
-"""Descriptions of the types of a request's fields, for errors."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 EXTRA_PORTS = 8  # number of ports reserved after the gang's rendezvous port, for plugins that need further ports
 
 
+# Handler of a request: either a plain function or a coroutine.
 Handler = Callable[[Connection, AnyHeader, bytes], Coroutine[Any, Any, None] | None]
-"""Handler of a request: either a plain function or a coroutine."""
 
 
 class GangRequests:

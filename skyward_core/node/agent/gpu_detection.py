@@ -22,8 +22,8 @@ LIST_CODE = (
 DRIVER_TIMEOUT = 60  # seconds for the NVIDIA driver to answer; without persistence mode, initializing GPUs takes long
 DRIVER_TIMEOUT_ERROR = f"the NVIDIA driver has not answered for {DRIVER_TIMEOUT} s"
 
+# ``CUDA_VISIBLE_DEVICES`` name and model of each device.
 Devices = list[tuple[str, str]]
-"""``CUDA_VISIBLE_DEVICES`` name and model of each device."""
 
 
 def resolve_ranks_per_gpu(config: AgentConfig) -> AgentConfig:

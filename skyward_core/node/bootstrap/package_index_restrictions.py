@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import unquote
 
 Index = Mapping[str, Any]
+# Key of an image for pinned packages: groups of requirement lines, each with the ``index`` they come from.
 PINNED = "pinned"
-"""Key of an image for pinned packages: groups of requirement lines, each with the ``index`` they come from."""
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 _LOGIN = re.compile(r"(?P<scheme>https?://)(?P<info>[^\s/?#]+)@(?P<host>[^\s/?#:@]+)")
 

@@ -121,13 +121,13 @@ __getattr__ = ChildMainNamespace({sources!r}, __file__, {files!r})
 SPAWNERS = ("multiprocessing.spawn", "multiprocess.spawn", "loky.backend.spawn", "joblib.externals.loky.backend.spawn")
 FILE_LINE = "__file__ = {file!r}\n"
 
+# A pickle, or the path of a pickle file.
 Source = bytes | str
-"""A pickle, or the path of a pickle file."""
+# Arguments of :class:`SourceFiles`.
 SourcePaths = tuple[str, ...]
-"""Arguments of :class:`SourceFiles`."""
 MAPPED_FILES = 3  # length of a SourcePaths tuple if the working folder is a copy of the client's folder
+# ``sys.argv`` and ``sys.orig_argv`` of the client.
 CommandLine = tuple[list[str], list[str]]
-"""``sys.argv`` and ``sys.orig_argv`` of the client."""
 
 
 class LoadedObject:

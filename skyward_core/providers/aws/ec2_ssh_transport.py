@@ -44,10 +44,10 @@ BOOT_TIMEOUT = 600.0
 KEY_ROTATION_TIMEOUT = 20.0  # seconds until the machine's SSH server presents its new key
 POLL_PAUSE = 0.1
 
+# Function that runs a shell command as root and returns its output.
 RunAsRoot = Callable[[str], Awaitable[str]]
-"""Function that runs a shell command as root and returns its output."""
+# Function that returns the machine's current host key as type and base64 text.
 FetchHostKey = Callable[[], Awaitable[str]]
-"""Function that returns the machine's current host key as type and base64 text."""
 
 
 class HostKeyFile:
