@@ -464,7 +464,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         plugins = ", ".join(form.plugins) or "none"
         self.query_one("#plugin-section", FoldedFields).show_summary(plugins + origin)
         values = {
-            "packages": form.packages and Path(form.packages).name,
+            "packages": str(self.query_one("#packages #label", Static).content),
             "image": form.image_settings,
             "outputs": form.outputs,
             "restarts": form.restarts,

@@ -167,12 +167,12 @@ def test_package_files_writable_by_others_are_not_offered(project: Path) -> None
 @pytest.mark.proof("1 s of a processor")
 async def test_default_package_file_is_shown(app: SkywardApp, project: Path) -> None:
     (project / "block.py").write_text(BLOCK + FUNCTION)
-    async with on_launch_form(app, SIZE, "block.py", until="inline metadata") as (pilot, screen):
+    async with on_launch_form(app, SIZE, "block.py", until="packages: inline metadata") as (pilot, screen):
         await until(pilot, lambda: "(inline metadata of block.py)" in plan_text(screen))
         for name in FILES:
             (project / name).unlink()
         screen.query_one("#script", Input).value = "train.py"
-        await until(pilot, "none")
+        await until(pilot, "packages: none")
 
 
 @pytest.mark.proof("0.5 s of a processor")
@@ -267,7 +267,7 @@ async def test_example_is_picked_by_typing(app: SkywardApp) -> None:
     async with on_launch_form(app, SIZE, "") as (pilot, screen):
         await pilot.press("ctrl+o", "d", "d", "p", "enter")
         await until(pilot, lambda: screen.query_one("#script", Input).value == "example:ddp")
-        await until(pilot, "[x] torch")
+        await until(pilot, "Plugins  torch (detected)")
         await pilot.press("ctrl+o", "escape")
         assert screen.query_one("#script", Input).value == "example:ddp"
 
