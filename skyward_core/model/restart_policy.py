@@ -51,7 +51,8 @@ class AttemptEnd(Value):
         number: Number of the attempt, from 1.
         cause: Cause of the failure.
         message: Root cause in words.
-        signature: Hash of type, message and place of the root cause's exception; "" for causes other than errors.
+        signature: Hash of type and place of the root cause's exception (of type and message if the place is unknown);
+            "" for causes other than errors.
         progress: Largest step that a rank logged until the end, in all attempts; None if no rank logs steps.
         lost_ranks: Ranks whose process, node or machine was lost, by their numbers in the run.
         reason: Budget that the restart used, in words.
@@ -184,7 +185,8 @@ def _signature(outcome: Outcome) -> str:
     from hashlib import blake2b  # imported late, because most agents never describe a failure
 
     error = outcome.error
-    parts = (outcome.kind,) if error is None else (error.type, error.message, last_place(error.traceback))
+    # Messages may contain numbers that differ in each attempt, so compare them only if the place is unknown.
+    parts = (outcome.kind,) if error is None else (error.type, last_place(error.traceback) or error.message)
     return blake2b("\n".join((*parts, str(outcome.exit_code))).encode(), digest_size=16).hexdigest()
 
 

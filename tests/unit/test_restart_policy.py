@@ -83,16 +83,17 @@ def test_lost_ranks_count_within_the_run() -> None:
     assert describe_end(1, RootCause.from_outcome(outcome), [outcome], None).lost_ranks == (0,)
 
 
-def test_signature_differs_by_place_and_message_of_the_error() -> None:
-    def signature(message: str, line: int) -> str:
-        error = ErrorInfo("ValueError", message, TRACEBACK.replace("line 7", f"line {line}"))
-        outcome = Outcome(1, 1, 0, "raised", error=error)
+def test_signature_depends_on_the_place_of_the_error_and_on_its_message_only_without_a_place() -> None:
+    def signature(message: str, traceback: str, kind: str = "ValueError") -> str:
+        outcome = Outcome(1, 1, 0, "raised", error=ErrorInfo(kind, message, traceback))
         root = root_cause([outcome])
         assert root is not None
         return describe_end(1, root, [outcome], None).signature
 
-    assert signature("bad", 7) == signature("bad", 7)
-    assert len({signature("bad", 7), signature("bad", 8), signature("worse", 7)}) == 3
+    elsewhere = TRACEBACK.replace("line 7", "line 8")
+    assert signature("loss is nan in batch 0.1", TRACEBACK) == signature("loss is nan in batch 0.2", TRACEBACK)
+    assert len({signature("bad", TRACEBACK), signature("bad", elsewhere), signature("bad", TRACEBACK, "KeyError")}) == 3
+    assert signature("bad", "") == signature("bad", "") != signature("worse", "")
 
 
 @pytest.mark.parametrize(
