@@ -443,6 +443,7 @@ class Options(ValidatedValue):
 
     _older: ClassVar[Rules] = {
         "ready_timeout": renamed("start_timeout"),
+        "checkpoints": renamed("checkpoint_store"),
         "retry_on_interruption": ignored(
             'a call on a preempted machine fails; on_loss="restart" starts it again on another machine',
             0,

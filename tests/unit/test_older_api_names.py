@@ -55,6 +55,7 @@ def test_deprecated_options_work_or_warn():
         assert (options.start_timeout, options.cluster, options.console) == (900, True, False)
         assert sky.Options(provision_timeout=60).start_timeout == 300
         assert sky.Options(ready_timeout=50).start_timeout == 50
+        assert sky.Options(checkpoints="s3://bucket/runs").checkpoint_store == "s3://bucket/runs"
         assert sky.Options(provision_timeout=600, start_timeout=20).start_timeout == 20
     with pytest.warns(FutureWarning, match=r"sky\.Options\(retry_on_interruption=...\) is ignored") as caught:
         sky.Options(retry_on_interruption=3)
