@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from skyward_core.views.pool_view import PoolView, RunView
 
 MOST_CELLS = 200  # maximum cells of a notification that the terminal shows (OSC 9)
-BELL = "\a"
 
 
 def message(notification: Notification) -> str:
@@ -93,7 +92,7 @@ class Notifier:
         if not is_worth_notifying(notification, looks=looks, untouched=untouched, after=self.ways.after):
             return
         calls = osc9(message(notification), os.environ) if self.ways.terminal and _shows_notifications() else ""
-        if calls := calls + (BELL if self.ways.bell else ""):
+        if calls := calls + ("\a" if self.ways.bell else ""):
             self._write(calls)
         if self.ways.command:
             from skyward_core.client.notification_command_process import run_command

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 REDRAW_SECONDS = 0.25  # minimum seconds between two updates of the progress line
 TICK = 1.0  # seconds between updates of the elapsed time in the progress line while no event arrives
-_SUFFIX = ".ipynb"
 
 
 def default_pool_name() -> str:
@@ -31,7 +30,7 @@ def default_pool_name() -> str:
         return sys.argv[0] if sys.argv else ""
     names = vars(sys.modules["__main__"])
     for path in (names.get("__vsc_ipynb_file__"), os.environ.get("JPY_SESSION_NAME")):
-        if isinstance(path, str) and path.endswith(_SUFFIX):
+        if isinstance(path, str) and path.endswith(".ipynb"):
             return path
     return "notebook"
 

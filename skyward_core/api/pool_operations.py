@@ -60,9 +60,6 @@ if TYPE_CHECKING:
     from skyward_core.views.sweep_argument_combinations import TrialSheet
 
 
-LIST_METHODS = ("append", "clear", "copy", "extend", "insert", "pop", "remove", "reverse", "sort")
-
-
 class GroupValues(tuple[Any, ...]):
     """Values of a group's calls, in the order of the calls. An immutable tuple that also equals a list, and can be
     added to one.
@@ -93,7 +90,7 @@ class GroupValues(tuple[Any, ...]):
         return GroupValues(found) if isinstance(index, slice) else found
 
     def __getattr__(self, name: str) -> Any:
-        if name in LIST_METHODS:
+        if name in ("append", "clear", "copy", "extend", "insert", "pop", "remove", "reverse", "sort"):
             raise AttributeError(
                 f"the values of a group are a tuple, which has no method {name}. Convert them with list(values)."
             )

@@ -22,17 +22,15 @@ _TRANSPORT = (
     r"|remote process exited or there was a network error"
 )
 _PLAIN = r"Connection (reset|closed) by peer|Broken pipe|Socket Timeout"
-_STATUS = r"(UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): "
 _CARRIERS = ("RuntimeError", "ValueError", "JaxRuntimeError", "XlaRuntimeError", "InternalError")
 _TENSORFLOW = ("UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError")
-_SOCKETS = ("ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "BrokenPipeError")
 
 
 def _is_peer_loss(kind: str, message: str) -> bool:
     library, name = kind.partition(".")[0], kind.rpartition(".")[2]
     if library == "torch" and name.startswith("Dist"):
         return True  # for example DistNetworkError, DistStoreError or DistBackendError
-    if library in ("jax", "jaxlib") and re.match(_STATUS, message):
+    if library in ("jax", "jaxlib") and re.match(r"(UNAVAILABLE|ABORTED|CANCELLED|DEADLINE_EXCEEDED): ", message):
         return True
     if library == "tensorflow" and name in _TENSORFLOW:
         return True
@@ -70,7 +68,7 @@ def cause_rank(outcome: Outcome) -> int:
         return DOUBTFUL if outcome.signal == signal.SIGABRT else REAL
     if outcome.kind != "raised" or error is None:
         return REAL
-    if error.type in _SOCKETS:
+    if error.type in ("ConnectionResetError", "ConnectionRefusedError", "ConnectionAbortedError", "BrokenPipeError"):
         return DOUBTFUL
     return ECHO if _is_peer_loss(error.type, error.message) else REAL
 

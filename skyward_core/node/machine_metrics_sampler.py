@@ -22,7 +22,6 @@ from skyward_core.protocol.node_paths import sample_file, sample_files
 RESCAN_EVERY = 60  # number of readings between two scans for network cards and disks
 MAX_READ_BYTES = 1 << 20  # maximum bytes read from one file of /proc or /sys
 SECTOR = 512  # bytes per sector; /proc/diskstats counts sectors of this size for all disks
-PRESSURE_FILES = ("cpu", "memory", "io")
 
 
 class HostMetrics:
@@ -89,7 +88,7 @@ class HostMetrics:
 
     def _pressure(self) -> dict[str, float]:
         found: dict[str, float] = {}
-        for what in PRESSURE_FILES:
+        for what in ("cpu", "memory", "io"):
             with suppress(OSError, ValueError, IndexError):
                 found[f"{what}_pressure"] = _parse_pressure(self._read_text(f"pressure/{what}"))
         return found

@@ -14,7 +14,6 @@ from typing import Any
 
 
 VENDOR = "0x1002"
-CARDS_FOLDER = "sys/class/drm"
 # Metric, its file in the GPU's folder of /sys, and the divisor that converts the file's unit.
 _FILES = (
     ("util", "gpu_busy_percent", 1),
@@ -42,7 +41,7 @@ class AmdGpus:
     def __init__(self, root: str = "/") -> None:
         self.devices: list[dict[str, str]] = []
         self._files: list[list[tuple[str, str, int]]] = []
-        folder = os.path.join(root, CARDS_FOLDER)
+        folder = os.path.join(root, "sys/class/drm")
         for card in sorted(_list_names(folder), key=lambda name: (len(name), name)):
             if card.startswith("card") and card[4:].isdigit():
                 self._add(os.path.join(folder, card, "device"))
@@ -88,7 +87,6 @@ def _read_file(path: str) -> str:
 # ruff: noqa: PTH117, PTH118
 
 
-DCGM_PROGRAM = "dcgmi"
 DCGM_FIELDS = {"1002": "sm_active", "1004": "tensor_active"}
 MAX_STARTS = 5
 RESTART_DELAY = 60.0  # seconds between two starts of the dcgmi monitor
@@ -181,7 +179,7 @@ def parse_dcgm_line(line: str) -> tuple[str, dict[str, float]] | None:
 
 def _find_program(folders: str) -> str:
     for folder in folders.split(":"):
-        path = os.path.join(folder, DCGM_PROGRAM)
+        path = os.path.join(folder, "dcgmi")
         if os.path.isabs(folder) and os.access(path, os.X_OK):
             return path
     return ""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 ANSWER_TIMEOUT = 15.0  # seconds to wait for the stacks from a node; the node limits the collection to fewer seconds
 # Seconds without any frame of a node until the request fails. Nodes send a frame at least every 2 s.
 SILENCE_TIMEOUT = 4.0
-TOO_OLD = "the agent of its node is from an older release without stacks. Create a new pool to get them."
 
 
 async def collect_stacks(
@@ -70,7 +69,7 @@ async def _request_stacks(
     if not link.up:
         reason = link.lost_reason or f"node {link.node} is not connected"
     elif "stacks" not in link.welcome.get("knows", ()):
-        reason = TOO_OLD
+        reason = "the agent of its node is from an older release without stacks. Create a new pool to get them."
     else:
         try:
             answer: StacksAnswer

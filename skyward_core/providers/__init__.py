@@ -20,7 +20,6 @@ from skyward_core.model.errors import UsageError, convert_errors
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-ENTRY_POINT_GROUP = "skyward.providers"
 DEFAULT_PROVIDER = "local"  # used if the user names no provider
 SEVERAL = "several"  # name in the JSON of a MultiProvider, in place of a provider's name; users cannot select it
 
@@ -133,7 +132,7 @@ def provider_class(name: str) -> Any:
 def _declared_providers() -> dict[str, list[EntryPoint]]:
     from skyward_core.model.plugin_and_provider_entry_points import load_entry_points
 
-    return load_entry_points(ENTRY_POINT_GROUP, built_in_names())
+    return load_entry_points("skyward.providers", built_in_names())
 
 
 def _load_entry_point(point: EntryPoint) -> Any:

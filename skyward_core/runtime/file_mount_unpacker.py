@@ -14,10 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-DISK_FULL_ERRORS = {errno.ENOSPC, errno.EDQUOT}
-PERMISSION_ERRORS = {errno.EACCES, errno.EPERM, errno.EROFS}
-
-
 class FileMounts:
     """Callable that writes files to their target paths on this node. Only the first rank of a node writes.
 
@@ -67,7 +63,7 @@ class FileMounts:
 
 def _error_hint(error: Exception, place: str) -> str:
     number = getattr(error, "errno", None)
-    if number in DISK_FULL_ERRORS:
+    if number in {errno.ENOSPC, errno.EDQUOT}:
         while not os.path.isdir(place):  # noqa: PTH112
             place = os.path.dirname(place)  # noqa: PTH120
         disk = os.statvfs(place)
@@ -75,7 +71,7 @@ def _error_hint(error: Exception, place: str) -> str:
         from skyward_core.util.format_bytes import format_size
 
         return f"Free some space there (now {format_size(free)}), or choose a place on another disk"
-    if number in PERMISSION_ERRORS:
+    if number in {errno.EACCES, errno.EPERM, errno.EROFS}:
         return "Choose a place that this account may write to"
     if number == errno.EFBIG:
         return "Allow larger files there (ulimit -f), or choose another file system"

@@ -25,7 +25,6 @@ from skyward_core.runtime.instance_info_and_attempt import InstanceInfo
 if TYPE_CHECKING:
     from skyward_core.protocol.frame_types import AttemptKeys
 
-JAX_MODULE = "jax.distributed"
 JAX_ARGUMENTS = ("coordinator_address", "num_processes", "process_id")
 
 _shared = False
@@ -119,7 +118,7 @@ def patch_jax_when_imported(place: Callable[[], Mapping[str, Any]]) -> None:
         if not _shared:
             patch_jax_initialize(distributed, place)
 
-    call_when_imported(share, JAX_MODULE)
+    call_when_imported(share, "jax.distributed")
 
 
 _SIOCGIFADDR = 0x8915  # Linux ioctl number, from linux/sockios.h: get the IPv4 address of a network interface
@@ -191,7 +190,6 @@ def limit_threads(info: InstanceInfo) -> None:
 
 C10D = "torch.distributed.distributed_c10d"
 PORT_ROTATION = 4  # number of ports that successive broadcasts use in turn
-INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 ADVICE = (
     "skyward: this function uses torch.distributed without a process group, so each of the {ranks} ranks worked "
     "separately. Call torch.distributed.init_process_group() in it, or use plugins=[sky.plugins.torch()].\n"
@@ -254,7 +252,7 @@ def _set_tuning_defaults(info: InstanceInfo) -> None:
     """Limit CPU threads and set the network interface by environment variables, unless the user has set them."""
     limit_threads(info)
     if interface := find_interface(info.address):
-        for variable in INTERFACES:
+        for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
             os.environ.setdefault(variable, interface)
 
 

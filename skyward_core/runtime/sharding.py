@@ -112,15 +112,12 @@ def _sized_length(data: Any) -> int:
     raise TypeError(f"shard() cannot divide a {type(data).__name__}: {hint}")
 
 
-_LIBRARIES = ("numpy", "torch", "jax", "jaxlib", "tensorflow", "pandas", "datasets")
-
-
 def _array_library(data: Any) -> str | None:
     """Return an array's library, or "frame" for a data frame. Uses the names of types, so that nothing is imported."""
     for base in type(data).__mro__:
         root = base.__module__.partition(".")[0]
         # Other classes of these libraries, such as a torch Dataset, cannot be sliced like an array.
-        if root in _LIBRARIES and hasattr(data, "shape"):
+        if root in ("numpy", "torch", "jax", "jaxlib", "tensorflow", "pandas", "datasets") and hasattr(data, "shape"):
             return "frame" if hasattr(data, "iloc") else root
     return None
 

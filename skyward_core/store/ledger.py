@@ -935,12 +935,9 @@ def _run_statement(columns: tuple[str, ...]) -> str:
 
 def _to_stored(value: Any) -> Any:
     """Convert a column's value to a type that SQLite stores. Mappings, lists and tuples become JSON."""
-    if value is None or type(value) in _STORED_TYPES:
+    if value is None or type(value) in (str, int, float, bool, bytes):
         return value
     return json.dumps(value.to_json() if isinstance(value, RootCause) else value)
-
-
-_STORED_TYPES = (str, int, float, bool, bytes)
 
 
 _INSERT_RETAINED = "INSERT INTO kept (token, machine, facts) VALUES (?,?,?)"

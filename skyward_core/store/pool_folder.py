@@ -516,7 +516,6 @@ def _metrics_before(folder: Path, run: RunView, node: int, failed_at: float) -> 
     return found or capture_failure_metrics(node, metrics.nodes.get(node), failed_at)
 
 
-DISMISSED_FILE = "dismissed.json"
 MAX_DISMISSED = 10_000  # maximum number of stored ids; the oldest ones are dropped
 _RUN = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
@@ -574,7 +573,7 @@ def write_note(run: str, text: str) -> None:
 
 
 def _dismissed_alerts_file() -> Path:
-    return state_home() / DISMISSED_FILE
+    return state_home() / "dismissed.json"
 
 
 class PoolKeyFolder:

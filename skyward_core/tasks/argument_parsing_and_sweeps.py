@@ -35,7 +35,6 @@ _SEQUENCE_TYPES: dict[Any, type[Any]] = {
     **dict.fromkeys((abc.Sequence, abc.MutableSequence, abc.Iterable, abc.Collection), list),
     **dict.fromkeys((abc.Set, abc.MutableSet), set),
 }
-_MAPPING_TYPES = (dict, abc.Mapping, abc.MutableMapping)
 
 
 class ArgumentValueError(ValueError):
@@ -67,7 +66,7 @@ def convert(text: str, kind: Any) -> Any:
         return _parse_union(text, inner)
     if (origin or kind) in _SEQUENCE_TYPES:
         return _parse_list(text, _SEQUENCE_TYPES[origin or kind], inner)
-    if (origin or kind) in _MAPPING_TYPES:
+    if (origin or kind) in (dict, abc.Mapping, abc.MutableMapping):
         return _parse_dict(text, inner)
     if isinstance(made := origin or kind, type):
         return _parse_class(text, made)

@@ -52,7 +52,6 @@ def _library_index(path: tuple[str, ...]) -> int:
     return next((i for i, entry in enumerate(path) if entry and resolve_path(entry) == library), 0)
 
 
-SPAWN_MODULE = "multiprocessing.spawn"
 ALIAS_FOLDER = Path(__file__).parent / "alias"
 
 
@@ -60,7 +59,7 @@ def install_alias() -> None:
     """Make the ``skyward`` module importable in spawned child processes, with the lowest precedence."""
     from skyward_core.runtime.import_hooks_gc_pause_and_alias import call_when_imported
 
-    call_when_imported(_patch_spawn, SPAWN_MODULE)
+    call_when_imported(_patch_spawn, "multiprocessing.spawn")
 
 
 def _patch_spawn(spawn: Any) -> None:

@@ -17,7 +17,6 @@ from skyward_core.util.redaction import Redactor, url_secrets
 
 MAX_CHARACTERS = 1 << 20  # maximum number of characters of a job file
 MAX_VALUES = 20_000  # maximum number of values in a job file; each use of a YAML alias counts the values again
-_COLLECTION_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 _INVALID_CHARACTERS = re.compile("[\\0\\ud800-\\udfff]")
 YamlPath = tuple[str | int, ...]
 
@@ -89,7 +88,7 @@ class YamlDocument:
                 "the document has too many or too deeply nested values", line=node.start_mark.line + 1
             )
         self._line_numbers.setdefault(place, node.start_mark.line + 1)
-        if not isinstance(node, yaml.ScalarNode) and node.tag not in _COLLECTION_TAGS:
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
             raise self.make_error(f"the tag {node.tag} is not supported", line=node.start_mark.line + 1)
         if isinstance(node, yaml.MappingNode):
             return self._construct_mapping(node, place)

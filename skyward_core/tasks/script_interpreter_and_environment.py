@@ -491,11 +491,9 @@ def _from_venv(folder: Path, source: str, notes: tuple[str, ...], ask: QueryPyth
     return Interpreter(known.path, known.prefix, known.version, source, notes=notes)
 
 
-OWN_PACKAGES = ("skyward_core",)
 # Packages that this library imports. If a project installs its own versions, these take precedence.
 REQUIRED_PACKAGES, OPTIONAL_PACKAGES = ("cloudpickle",), ("pynvml",)
 Files = tuple[tuple[str, bytes], ...]
-SUFFIXES = (".py", ".json")
 
 
 @value
@@ -548,7 +546,7 @@ def _make_package_folder(folder: Path, files: Files) -> None:
 def _read_library_files() -> Files:
     """Return the files to write to the library folder: content by path in the folder."""
     parts = (
-        ("first", OWN_PACKAGES),
+        ("first", ("skyward_core",)),
         ("last", REQUIRED_PACKAGES),
         ("last", [name for name in OPTIONAL_PACKAGES if find_spec(name)]),
     )
@@ -575,7 +573,7 @@ def _iter_sources(packages: tuple[str, ...] | list[str]) -> Iterator[tuple[str, 
             yield origin.name, origin
             continue
         above = origin.parent.parent
-        found = (path for path in origin.parent.rglob("*") if path.name.endswith(SUFFIXES) and path.is_file())
+        found = (path for path in origin.parent.rglob("*") if path.name.endswith((".py", ".json")) and path.is_file())
         yield from ((str(path.relative_to(above)), path) for path in sorted(found))
 
 

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 # this package.
 _OWN_PATH_CODE = "import sys; sys.path.append({0!r}); "
 _OTHER_PATH_CODE = "import sys; sys.path.insert(0, {0!r}); sys.path.append({1!r}); "
-_LOADER_CODE = "from skyward_core.tasks.script_loader_child import main; main(sys.argv[1])"
 
 
 def loader_command(interpreter: Interpreter, report: Callable[[str], None], stop: CancellationToken) -> list[str]:
@@ -61,7 +60,7 @@ def loader_command(interpreter: Interpreter, report: Callable[[str], None], stop
         ours = library_path_entries()
         python, before = interpreter.path, _OTHER_PATH_CODE.format(ours.first, ours.last)
     # With -P and an explicit path, no file of the working folder can shadow the loader's own imports.
-    return [python, "-P", "-c", before + _LOADER_CODE]
+    return [python, "-P", "-c", before + "from skyward_core.tasks.script_loader_child import main; main(sys.argv[1])"]
 
 
 def interpreter_notes(interpreter: Interpreter) -> list[str]:

@@ -187,7 +187,6 @@ CLIENT_FILES = (
     "skyward_core/views/stack_groups_and_profiles.py",
     "skyward_core/views/sweep_trials.py",
 )
-_PACKAGE_FILES = ("/__init__.py", ".py")
 COMPILE_TIMEOUT = 120.0  # seconds for another Python version to compile the files of the bundle
 _compiling = threading.Lock()  # held while the bundle is compiled, because all hosts of a pool need the same files
 MINOR = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -412,7 +411,7 @@ def _without_docstrings(code: CodeType) -> CodeType:
 def _files_of(package: str, places: Sequence[str]) -> list[tuple[str, str]]:
     """Return archive path and local path of a package's files. Uses os.walk, four times as fast as pathlib."""
     if places:
-        possible = (f"{place}/{package}{end}" for place in places for end in _PACKAGE_FILES)
+        possible = (f"{place}/{package}{end}" for place in places for end in ("/__init__.py", ".py"))
         origin = next(filter(os.path.exists, possible), "")
     else:
         spec = importlib.util.find_spec(package)

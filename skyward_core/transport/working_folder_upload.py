@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
     IgnoreRules = tuple[tuple[str, GitIgnoreSpec], ...]  # folder of an ignore file, and the file's rules
 
-IGNORE_FILE = ".gitignore"
-
 
 def walk(folder: Path, never: Callable[[str], bool]) -> Iterator[str]:
     """Yield the paths of files below a folder, except those that ignore files or the function ``never`` exclude."""
@@ -55,7 +53,7 @@ def walk(folder: Path, never: Callable[[str], bool]) -> Iterator[str]:
     while pending:
         # Use a stack instead of recursion, because folders may be nested more deeply than Python's recursion limit.
         at, below, rules = pending.pop()
-        rules = (*rules, *_read_rules(at / IGNORE_FILE, below))
+        rules = (*rules, *_read_rules(at / ".gitignore", below))
         with os.scandir(at) as entries:
             for entry in entries:
                 path, is_folder = below + entry.name, entry.is_dir(follow_symlinks=False)

@@ -226,7 +226,6 @@ def _open_nonblocking(path: str, flags: int) -> int:
 
 
 PROJECT_FILE = "pyproject.toml"
-REPOSITORY_FOLDER = ".git"
 
 
 def folders_up_to_project(folder: Path) -> Iterator[Path]:
@@ -241,7 +240,7 @@ def folders_up_to_project(folder: Path) -> Iterator[Path]:
         yield folder
         return
     above = [folder, *folder.parents]
-    marked = [each for mark in (REPOSITORY_FOLDER, PROJECT_FILE) for each in above if exists(each / mark)]
+    marked = [each for mark in (".git", PROJECT_FILE) for each in above if exists(each / mark)]
     own = resolve_path(expand_user("~"))
     for each in above:
         if each == own and each != folder:

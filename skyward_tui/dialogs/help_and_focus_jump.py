@@ -149,9 +149,6 @@ def _in_columns(entries: Sequence[list[Content]], columns: int, width: int) -> I
         yield Content(" " * GAP).join([each.truncate(width, pad=columns > 1) for each in line])
 
 
-LETTERS = "asdfghjklqwertyuiopzxcvbnm1234567890"
-
-
 class JumpScreen(ModalScreen[Widget], DismissOnceScreen[Widget]):
     """Overlay that shows a letter on each focusable widget. Returns the widget whose letter was typed, or None for any
     other key.
@@ -165,7 +162,7 @@ class JumpScreen(ModalScreen[Widget], DismissOnceScreen[Widget]):
 
     def __init__(self, there: Iterable[Widget]) -> None:
         super().__init__()
-        self._targets = dict(zip(LETTERS, there, strict=False))
+        self._targets = dict(zip("asdfghjklqwertyuiopzxcvbnm1234567890", there, strict=False))
         self._laid_out_for: Size | None = None
 
     def compose(self) -> ComposeResult:

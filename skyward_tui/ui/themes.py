@@ -36,7 +36,6 @@ def muted(theme: Theme) -> str:
 MIN_CONTRAST = dict.fromkeys(("text-success", "text-warning", "text-error", "text-primary", "text-accent"), 4.5) | {
     "muted": 4.0
 }
-_BACKGROUNDS = ("background", "surface", "panel")
 # Hues of ranks in charts and lists; none equals the colour of a state. Themes with the terminal's own palette use
 # ``_ANSI_HUES`` instead.
 _HUES = ("#61b5f2", "#d98cd0", "#a5c94f", "#f0965a", "#a194f5", "#4fc3c9", "#e3cf57", "#f08aa5")
@@ -73,7 +72,7 @@ def ensure_contrast(variables: Mapping[str, str], *, ansi: bool) -> dict[str, st
         # The border is bright black, because a black border would be invisible on a black terminal.
         hues = {name: f"ansi_{hue}" for name, hue in zip(_HUE_NAMES, _ANSI_HUES, strict=True)}
         return dict(variables) | {"border-blurred": "ansi_bright_black"} | hues
-    behind = [Color.parse(variables[name]) for name in _BACKGROUNDS]
+    behind = [Color.parse(variables[name]) for name in ("background", "surface", "panel")]
     moved = {name: _raise_contrast(Color.parse(variables[name]), behind, least) for name, least in MIN_CONTRAST.items()}
     moved |= {
         name: _raise_contrast(Color.parse(hue), behind, _HUE_CONTRAST)

@@ -17,8 +17,6 @@ from skyward_core.tasks.parameter_types_from_source import is_checkable, list_ty
 from skyward_core.tasks.script_functions import FunctionInfo, Param
 from skyward_core.util.safe_file_access import exists, expand_user
 
-_BOOL_TEXTS = ("true", "false")
-
 FieldKind = Literal["text", "choice", "switch"]
 
 
@@ -135,7 +133,7 @@ def _list_choices(kind: Any) -> Iterator[str]:
         if all(listed) and set(inner) != {NoneType}:
             yield from (text for each in listed for text in each)
     elif kind is bool:
-        yield from _BOOL_TEXTS
+        yield from ("true", "false")
     elif kind is NoneType:
         yield "None"
     elif isinstance(kind, type) and issubclass(kind, enum.Enum) and not issubclass(kind, enum.Flag):

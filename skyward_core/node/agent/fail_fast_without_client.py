@@ -34,7 +34,6 @@ RETRY_DELAY = 5.0  # seconds until the agent retries to notify an unreachable no
 PEER_TIMEOUT = 5.0  # seconds for another node to answer, or to send its first frame after connecting
 # number of connections that have not authenticated themselves; a further one replaces the oldest
 MAX_PEER_CONNECTIONS = 16
-FAILURE_KINDS = ("raised", "exited", "lost")
 
 
 class FailFast:
@@ -123,7 +122,7 @@ class FailFast:
             call.is_gang_call
             and not call.has_client
             and (end := call.end) is not None
-            and end["kind"] in FAILURE_KINDS
+            and end["kind"] in ("raised", "exited", "lost")
             and now - (call.owner_lost_at if call.may_restart_unattended else max(call.owner_lost_at, ended_at))
             >= CLIENT_GRACE
             for call in self._state.registry.calls_of_run(run)

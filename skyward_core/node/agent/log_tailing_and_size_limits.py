@@ -29,7 +29,6 @@ QUIET_AFTER = 1.0
 QUIET_POLL = 0.15
 IDLE_POLL = 0.5
 PIECE_BYTES = CHUNK_BYTES // 4
-FOLLOWED = (OUT, ERR, MARKS, METRICS)
 
 
 class LogTail:
@@ -235,7 +234,7 @@ class _LogGroup:
     """Log files of one worker slot, and those sent marks whose output is still unsent."""
 
     def __init__(self, stem: str) -> None:
-        self.out, self.err, self.marks, self.metrics = (stem + ending for ending in FOLLOWED)
+        self.out, self.err, self.marks, self.metrics = (stem + ending for ending in (OUT, ERR, MARKS, METRICS))
         self._ahead: deque[tuple[int, int]] = deque()
 
     def add_marks(self, marks: bytes) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 # minimum seconds for which results are retained after a teardown, so that its client can fetch or discard them
 MIN_RETENTION = 3600.0
 REDACT_CHUNK_BYTES = 1 << 20
-LOGS = (OUT, ERR)
 
 
 def unfetched_sizes(frames: Iterable[tuple[JournalFrame, bytes]]) -> dict[str, int]:
@@ -93,7 +92,7 @@ def redact_logs(spool: Path, change: Callable[[bytes], bytes], reach: int) -> No
         reach: Bytes by which a secret may extend beyond a chunk.
     """
     for path in spool.iterdir():
-        if not path.name.endswith(LOGS):
+        if not path.name.endswith((OUT, ERR)):
             continue
         with path.open("r+b", buffering=0) as file:
             at = 0

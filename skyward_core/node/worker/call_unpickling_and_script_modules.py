@@ -119,7 +119,6 @@ del sys.path[0]
 __getattr__ = ChildMainNamespace({sources!r}, __file__, {files!r})
 """
 SPAWNERS = ("multiprocessing.spawn", "multiprocess.spawn", "loky.backend.spawn", "joblib.externals.loky.backend.spawn")
-FILE_LINE = "__file__ = {file!r}\n"
 
 # A pickle, or the path of a pickle file.
 Source = bytes | str
@@ -285,7 +284,7 @@ class MainNamespaceLoader:
             with _open(path, "w", encoding="utf-8", opener=open_private) as file:
                 file.write(CHILD_SCRIPT.format(root=root, sources=sources, files=self._files))
                 if script := vars(self._main).get("__file__"):
-                    file.write(FILE_LINE.format(file=script))
+                    file.write(f"__file__ = {script!r}\n")
             loaded[-1].stand_in = path
         return loaded[-1].stand_in
 

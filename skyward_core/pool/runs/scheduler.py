@@ -157,7 +157,6 @@ class ClientRunQueue:
 
 
 TURN_POLL_INTERVAL = 0.02  # seconds between checks whether it is a run's turn
-WAITING_FOR_SCRIPTS = "broadcasts wait for scripts that use all processes"
 
 
 class BroadcastOrder:
@@ -188,7 +187,7 @@ class BroadcastOrder:
         self._pending.append(run)
         try:
             if self.must_wait(run):
-                self._context.roster.report_wait(WAITING_FOR_SCRIPTS)
+                self._context.roster.report_wait("broadcasts wait for scripts that use all processes")
                 await self._wait_turn(run)
                 self._context.roster.report_wait("")
             yield

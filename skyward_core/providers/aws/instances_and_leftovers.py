@@ -366,7 +366,6 @@ async def call_in_parts(ids: Sequence[str], ask: Callable[[Sequence[str]], Await
 
 
 OWN_TAG_FILTER = [{"Name": "tag-key", "Values": [tags.LEDGER]}]
-LIVE_STATES = ["pending", "running", "stopping", "stopped"]
 TERMINATION_TIMEOUT = 300.0  # seconds until EC2 must report terminated machines as ended
 POLL_PAUSES = (0.2, 5.0)
 
@@ -387,7 +386,7 @@ async def find_leftovers(calls: AwsCalls, places: Sequence[str]) -> Inventory:
 
 
 async def _find_in_region(calls: AwsCalls, region: str) -> list[Leftover]:
-    alive = [*OWN_TAG_FILTER, {"Name": "instance-state-name", "Values": LIVE_STATES}]
+    alive = [*OWN_TAG_FILTER, {"Name": "instance-state-name", "Values": ["pending", "running", "stopping", "stopped"]}]
     loose = [*OWN_TAG_FILTER, {"Name": "status", "Values": ["available"]}]
     instances, disks, groups, keys, placements = await asyncio.gather(
         describe_instances(calls, region, alive),

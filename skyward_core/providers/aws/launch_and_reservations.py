@@ -53,7 +53,6 @@ from skyward_core.store.ledger_rows import process_mark
 from skyward_core.util.light_dataclass import Value, value
 
 CAPACITY_BLOCK_MARKET = "capacity-block"  # EC2's name of the market for reserved Capacity Blocks
-LINUX_PLATFORM = "Linux/UNIX"
 ENDED_RESERVATION_STATES = ("expired", "cancelled", "failed", "payment-failed", "unsupported")
 BLOCK_END_MARGIN = 30 * 60.0  # seconds between the termination of a Capacity Block's machines and the block's end
 
@@ -87,7 +86,7 @@ async def buy_block(calls: AwsCalls, block: Block, token: str) -> Reservation:
     try:
         answer = await calls.call(
             "ec2", block.region, "purchase_capacity_block", once=True,
-            CapacityBlockOfferingId=block.id, InstancePlatform=LINUX_PLATFORM, TagSpecifications=marks,
+            CapacityBlockOfferingId=block.id, InstancePlatform="Linux/UNIX", TagSpecifications=marks,
         )  # fmt: skip
     except CallFailed as error:
         if error.code:

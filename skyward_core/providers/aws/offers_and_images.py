@@ -33,7 +33,6 @@ from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.safe_file_access import parse_json, read_bytes, write_atomic
 
 DEFAULT_INSTANCE_TYPE = "m7i.large"  # instance type for a pool without any machine requirements
-ACCELERATOR_FAMILIES = ("g*", "p*", "trn*", "inf*", "dl*")
 # Patterns of the types for machines without accelerators. Burstable families such as t3 are only used if the user names
 # the type.
 CPU_FAMILIES = ("c6*", "c7*", "c8*", "m6*", "m7*", "m8*", "r6*", "r7*", "r8*")
@@ -144,7 +143,7 @@ async def find_instance_types(calls: AwsCalls, region: str, requirements: Machin
 def type_patterns(requirements: MachineRequirements) -> tuple[str, ...]:
     """Return the name patterns of the types that a request may select."""
     if requirements.accelerator is not None or requirements.any_accelerator:
-        return ACCELERATOR_FAMILIES
+        return ("g*", "p*", "trn*", "inf*", "dl*")
     return CPU_FAMILIES if has_size(requirements) else (DEFAULT_INSTANCE_TYPE,)
 
 
@@ -174,7 +173,6 @@ async def zones_by_type(calls: AwsCalls, region: str, names: list[str]) -> dict[
 DEEP_LEARNING_AMI = "/aws/service/deeplearning/ami/{}/base-oss-nvidia-driver-gpu-ubuntu-24.04/latest/ami-id"
 UBUNTU_AMI = "/aws/service/canonical/ubuntu/server/24.04/stable/current/{}/hvm/ebs-gp3/ami-id"
 DEBIAN_NAMES = {"x86_64": "amd64", "arm64": "arm64"}
-NEURON_AMI = "/aws/service/neuron/dlami/base/ubuntu-24.04/latest/image_id"
 NEURON_FAMILIES = re.compile(r"(trn|inf[2-9])")
 # By pattern of an instance family: accelerator for which none of these images has a driver.
 FAMILIES_WITHOUT_IMAGE = {
@@ -249,7 +247,7 @@ def _image_volumes(image: Mapping[str, Any]) -> tuple[str, dict[str, int]]:
 
 async def _find_published_ami(calls: AwsCalls, region: str, kind: InstanceType) -> str:
     if NEURON_FAMILIES.match(kind.name):
-        name = NEURON_AMI
+        name = "/aws/service/neuron/dlami/base/ubuntu-24.04/latest/image_id"
     elif kind.nvidia:
         name = DEEP_LEARNING_AMI.format(kind.architecture)
     else:

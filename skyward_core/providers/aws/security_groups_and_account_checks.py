@@ -257,7 +257,6 @@ async def remove_group(calls: AwsCalls, region: str, group: str, name: str) -> N
         ) from error
 
 
-ADDRESS_URL = "https://checkip.amazonaws.com"
 ADDRESS_TIMEOUT = 5.0  # seconds for the answer of the service that reports the client's public address
 
 
@@ -277,7 +276,7 @@ def _query_client_address(calls: AwsCalls, region: str) -> str:
     host, port = urlsplit(endpoint).hostname or "", urlsplit(endpoint).port or 443
     try:
         if host.endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws")):
-            with urllib.request.urlopen(ADDRESS_URL, timeout=ADDRESS_TIMEOUT) as answer:
+            with urllib.request.urlopen("https://checkip.amazonaws.com", timeout=ADDRESS_TIMEOUT) as answer:
                 text = answer.read(100).decode("ascii").strip()
         else:  # not AWS but a local emulator of EC2, which sees the local address of this connection
             with socket.create_connection((host, port), ADDRESS_TIMEOUT) as line:

@@ -116,10 +116,6 @@ def _find_project_file(given: object, folder: Path) -> Path:
     raise PackagesError(f"file {name} does not exist in {resolve_path(folder)} or above it in its project")
 
 
-LOCK_FILES = ("uv.lock", "pylock.toml")
-REQUIREMENTS_FILE = "requirements.txt"
-
-
 @value
 class PackageFile(Value):
     """File that an image can name as the source of its packages.
@@ -134,7 +130,7 @@ class PackageFile(Value):
 
 
 def _find_package_files(beside: Path, folder: Path) -> Iterator[PackageFile]:
-    for field, name in (*(("lock", lock) for lock in LOCK_FILES), ("requirements", REQUIREMENTS_FILE)):
+    for field, name in (("lock", "uv.lock"), ("lock", "pylock.toml"), ("requirements", "requirements.txt")):
         if (found := _find_nearest(name, beside)) is not None:
             yield PackageFile(field, str(found))
     if (found := _find_nearest(PROJECT_FILE, folder)) is not None and _has_project_table(found):

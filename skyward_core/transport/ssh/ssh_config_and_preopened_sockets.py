@@ -37,8 +37,6 @@ MAX_PARALLEL = 8
 CACHE_LIFETIME = 60.0
 MOST_JUMPS = 16
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
-USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
-SYSTEM_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 DEFAULT_KEYS = tuple(
     f"~/.ssh/id_{kind}" for kind in ("ed25519_sk", "ecdsa_sk", "ed448", "ed25519", "ecdsa", "rsa", "dsa")
 )
@@ -168,8 +166,8 @@ async def _resolve(target: Target) -> Route:
     def own(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(paths[name] for name in names if name.lower() != "none")
 
-    users = _paths(answer.get("userknownhostsfile", USER_KNOWN_HOSTS))
-    system = _paths(answer.get("globalknownhostsfile", SYSTEM_KNOWN_HOSTS))
+    users = _paths(answer.get("userknownhostsfile", ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")))
+    system = _paths(answer.get("globalknownhostsfile", ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")))
     return Route(
         host=host,
         port=port,
