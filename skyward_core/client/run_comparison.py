@@ -75,9 +75,7 @@ class ComparedRun:
         return self.past.named_arguments()
 
     def curve(self, name: str) -> list[tuple[float, float]]:
-        """Return a metric of rank 0, or its median if rank 0 did not log it, as pairs of seconds since the start of the
-        run and value.
-        """
+        """Return a metric of rank 0, or its median if rank 0 did not log it, as pairs of Unix time and value."""
         traces = self.book.traces(self.past.run, name)
         lines = [line for rank, line in traces.items() if len(line.at) and (rank == 0 or 0 not in traces)]
         if len(lines) == 1 and len(lines[0].at) <= CURVE_POINTS:
@@ -85,8 +83,7 @@ class ComparedRun:
         else:
             span = compute_band(lines, CURVE_POINTS)
             found = span.at, span.middle
-        began = self.past.opened_at
-        return [(at - began, value) for at, value in zip(*found, strict=True)]
+        return list(zip(*found, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from math import isfinite, log
 from operator import is_
@@ -18,7 +19,7 @@ from textual.content import Content
 from textual.geometry import Region
 from textual.strip import Strip
 
-from skyward_core.views.metric_kinds_and_order import AXES, classify_metric
+from skyward_core.views.metric_kinds_and_order import classify_metric
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, median
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.rank_metrics_and_progress import LoggedImage, MetricStore
@@ -38,6 +39,7 @@ from skyward_tui.widgets.metric_charts import (
     bounds,
     column_time,
     draw_image,
+    find_step_axes,
     framed_ticks,
     image_protocol,
     log_ticks,
@@ -181,20 +183,11 @@ class MetricsPane(PaintedLines):
         return True
 
     def _find_axis(self, metrics: MetricStore) -> None:
-        """Choose the counter for the x axis: the first counter of ``AXES`` whose values grow."""
-        self.axis, self._axes = "", {}
-        if not self.ranks:
-            return
-        lead = self.ranks[0] if self._rank not in self.ranks else self._rank
-        ranks = dict.fromkeys([lead, *self.ranks]) if len(self.ranks) <= RANKS_DRAWN else [lead]
-        counters = sorted(self.counters, key=lambda name: AXES.index(name.lower()) if name.lower() in AXES else 99)
-        for name in () if self.by_time else counters:
-            if name.lower() in AXES:
-                found = {rank: StepAxis.of(metrics.trace(self._run, rank, name)) for rank in ranks if rank is not None}
-                self._axes = {rank: axis for rank, axis in found.items() if axis is not None}
-                if self._axes:
-                    self.axis = name
-                    return
+        """Choose the counter for the x axis."""
+        lead = self._rank if self._rank is not None and self._rank in self.ranks else next(iter(self.ranks), 0)
+        ranks = list(dict.fromkeys([lead, *self.ranks])) if len(self.ranks) <= RANKS_DRAWN else [lead]
+        counters = () if self.by_time or not self.ranks else self.counters
+        self.axis, self._axes = find_step_axes(counters, ranks, partial(metrics.trace, self._run))
 
     @property
     def _lead(self) -> StepAxis | None:

@@ -19,7 +19,7 @@ from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width
 from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.metric_charts import Points, scaled
+from skyward_tui.widgets.metric_charts import Points, place_runs, scaled
 from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import VirtualList
 
@@ -77,27 +77,28 @@ class ComparisonList(VirtualList[ComparedLine]):
 
 
 class CurveComparison(Widget):
-    """Chart of one metric of both runs, by the time since the start of each run."""
+    """Chart of one metric of both runs, by step or by the time since the start of each run."""
 
     DEFAULT_CSS = read_style_sheet(__file__, "curve_comparison")
 
     def __init__(self) -> None:
         super().__init__(id="curves")
-        self._curves: tuple[Points, Points] = ((), ())
-        self._note = ""
+        self._curves: Sequence[Points] = ()
+        self._note = self._axis = ""
 
-    def show(self, left: Points, right: Points, note: str) -> None:
+    def show(self, curves: Sequence[Points], axis: str, note: str) -> None:
         """Show a metric's curves of two runs.
 
         Args:
             note: Text shown if there is nothing to draw.
         """
-        self._curves, self._note = (left, right), note
+            axis: Name of the counter on the x axis; "" for seconds.
+        self._curves, self._axis, self._note = curves, axis, note
         self.refresh()
 
     def render(self) -> Content:
         width, height = self.size
-        drawn = scaled(self._curves, STYLES[LEFT:], width, height)
+        drawn = scaled(self._curves, STYLES[LEFT:], width, height, self._axis)
         return Content("\n").join(drawn) if drawn else Content(clip(f" {self._note}", max(0, width)))
 
 
@@ -118,6 +119,7 @@ class CompareScreen(BaseScreen[None]):
         self._comparison: Comparison | None = None
 
     def body(self) -> ComposeResult:
+        self._by_time = False
         yield Panel(ComparisonList(), id="both", title="two runs")
         yield Panel(CurveComparison(), id="chart", title="metrics")
 
@@ -148,18 +150,20 @@ class CompareScreen(BaseScreen[None]):
         names = [row.name for row in comparison.numbers()]
         listed.update(list(comparison_lines(comparison, self.app.clock(), task_note)), names)
         name = listed.name_shown
-        left, right = comparison.left.curve(name), comparison.right.curve(name)
+        runs = comparison.left, comparison.right
+        lines = {each.past.run: (each.book, each.past.opened_at, each.curve(name)) for each in runs}
+        axis, curves = place_runs(lines, by_time=self._by_time)
         # The title names the final value of each run, because colours alone would not identify the curves on all
         # terminals.
         ends = [
             f"{each.past.run} ends at {number(summary.last)}"
-            for each in (comparison.left, comparison.right)
+            for each in runs
             if (summary := each.numbers.get(name)) is not None and summary.last is not None
         ]
         title = f"{name}: {', '.join(ends)}" if ends else name or "metrics"
         self.query_one("#chart", Panel).border_title = title
         note = "neither run logged metrics" if not names else "these metrics are no longer stored"
-        self.query_one(CurveComparison).show(left, right, note)
+        self.query_one(CurveComparison).show(curves, axis, note)
 
     def action_number(self, steps: int) -> None:
         self.query_one(ComparisonList).select_metric(steps)
@@ -169,3 +173,7 @@ class CompareScreen(BaseScreen[None]):
         if self._comparison is not None:
             lines = comparison_lines(self._comparison, self.app.clock(), task_note)
             self.app.copy("\n".join("\t".join((line.name, line.left, line.right)) for line in lines), "comparison")
+    def action_axis(self) -> None:
+        self._by_time = not self._by_time
+        self._show()
+

@@ -49,7 +49,7 @@ from skyward_tui.text.text_width_tables_and_ascii import clip, one_line
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import rank_style, read_style_sheet
-from skyward_tui.widgets.metric_charts import scaled
+from skyward_tui.widgets.metric_charts import place_runs, scaled
 from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.sweep_table_and_charts import TrialLines
 from skyward_tui.widgets.virtual_list import CursorList, Part
@@ -306,6 +306,7 @@ class RunPreview(Widget, can_focus=False):
         # table of a sweep's trials, shown instead of the chart; None for other runs
         self._trials: TrialLines | None = None
         self._marked: Mapping[str, RunPreviewData] = {}
+        self.by_time = False  # whether the x axis of the chart is the time, also if the runs logged steps
 
     def update(
         self,
@@ -384,7 +385,7 @@ class RunPreview(Widget, can_focus=False):
 
     def _right_column(self, run: PastRun, width: int, height: int) -> list[Content]:
         data = self._preview
-        if overlay := overlaid_runs(self._marked, width, max(_CHART, height), 2):
+        if overlay := overlaid_runs(self._marked, width, max(_CHART, height), 2, by_time=self.by_time):
             return overlay
         if data is None:
             return [Content.styled("reading …", "$muted")] if run.run else []
@@ -393,7 +394,7 @@ class RunPreview(Widget, can_focus=False):
             rows = [self._trials.head(width), *shown]
             room = height - len(rows) - 1
             return [*rows, Content(""), *self._trials.chart_rows(width, room)] if room > 0 else rows
-        rows = overlaid_runs({run.run: data}, width, max(_CHART, height // 2))
+        rows = overlaid_runs({run.run: data}, width, max(_CHART, height // 2), by_time=self.by_time)
         room = block_room(rows, height)
         printed = [plain(text).rstrip() for text in list(data.lines)[-room:]] if room > 0 else []
         append_block(rows, f"last lines of rank {data.rank}", printed, width)
@@ -402,15 +403,18 @@ class RunPreview(Widget, can_focus=False):
         return rows
 
 
-def overlaid_runs(data: Mapping[str, RunPreviewData], width: int, height: int, least: int = 1) -> list[Content]:
-    """Return a chart of the main metric of runs, over the seconds since the first value, with a legend. Empty if fewer
-    than ``least`` runs have logged the metric.
+def overlaid_runs(
+    data: Mapping[str, RunPreviewData], width: int, height: int, least: int = 1, *, by_time: bool = False
+) -> list[Content]:
+    """Return a chart of the main metric of runs, with a legend. The x axis is the step if all runs logged it, else the
+    seconds since the first value. Empty if fewer than ``least`` runs have logged the metric.
     """
     names = [name for run, each in data.items() for name in each.book.sorted_names(run)[0]]
     metric = main_metric(names) or next(iter(names), "")
     traces = {run: each.book.first_trace(run, metric) for run, each in data.items() if metric}
     traces = {run: trace for run, trace in traces.items() if trace.values}
-    curves = [[(at - trace.at[0], value) for at, value in zip(*trace, strict=True)] for trace in traces.values()]
+    lines = {run: (data[run].book, each.at[0], list(zip(*each, strict=True))) for run, each in traces.items()}
+    axis, curves = place_runs(lines, by_time=by_time)
     styles = [rank_style(place) for place, run in enumerate(data) if run in traces]
     lasts = [metric_text(metric, data[run].book.run_value(run, metric)) for run in traces]
     legend = [
@@ -418,7 +422,7 @@ def overlaid_runs(data: Mapping[str, RunPreviewData], width: int, height: int, l
         for style, run, last in zip(styles, traces, lasts, strict=True)
     ]
     legend = legend[: max(1, height - _CHART)]  # the marks in the list have the same colours
-    chart = scaled(curves, styles, width, height - len(legend)) if len(curves) >= least else []
+    chart = scaled(curves, styles, width, height - len(legend), axis) if len(curves) >= least else []
     return [*legend, *chart] if chart else []
 
 
@@ -646,6 +650,10 @@ class HistoryScreen(ListScreen[PastRunList]):
         if len(marked) < 2:
             return self.flash(f"mark two runs to compare ({first_key('history.mark', self.app.keys)}: mark)")
         self.app.show_comparison(*marked[-2:])
+
+    def action_axis(self) -> None:
+        self._preview_pane.by_time = not self._preview_pane.by_time
+        self._preview_pane.refresh()
 
     @work(group="note", exclusive=True)
     async def action_note(self) -> None:

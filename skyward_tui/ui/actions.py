@@ -155,6 +155,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("history.turn", "R", "turn", "", "Reverse order"),
     Action("history.mark", "space", "mark", "mark", "Mark up to eight runs, which are drawn in one chart"),
     Action("history.note", "quotation_mark", "note", "note", "Edit note and #tags of the run", changes=True),
+    Action("history.axis", "m", "axis", "", "Switch the x axis of the chart between step and time"),
     Action("history.compare", "c", "compare", "compare", "Compare the two runs marked last"),
     Action("history.dismiss", "delete,Q", "dismiss_chosen", "dismiss", "Dismiss the failure of this run", changes=True),
     Action("history.dismiss_all", "Z", "dismiss_all", "dismiss all", "Dismiss all listed failures", changes=True),
@@ -163,6 +164,7 @@ ACTIONS: tuple[Action, ...] = (
     # Actions of the comparison of two runs
     Action("compare.next", "n", "number(1)", "next metric", "Chart the next metric"),
     Action("compare.previous", "N", "number(-1)", "", "Chart the previous metric"),
+    Action("compare.axis", "m", "axis", "x axis", "Switch the x axis between step and time"),
     Action("compare.copy", "y", "copy", "copy", "Copy all rows"),
     Action("compare.back", "escape,q", "back", "back", "Go back to the past runs"),
     # Actions of the leftovers screen

@@ -6,7 +6,7 @@ import re
 from array import array
 from binascii import b2a_base64
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.util import find_spec
 from io import BytesIO
@@ -14,15 +14,18 @@ from itertools import accumulate, groupby, pairwise
 from math import ceil, floor, inf, isfinite, log10, nan
 from operator import sub
 from sys import float_info
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from rich.cells import cell_len
 from rich.color import Color
 from rich.segment import ControlType, Segment
 from rich.style import Style
 from textual.content import Content
 from textual.strip import Strip
 
+from skyward_core.views.metric_kinds_and_order import AXES
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, median
+from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_tui.text.number_time_and_run_state_format import duration
 from skyward_tui.text.text_width_tables_and_ascii import clip
 
@@ -258,11 +261,12 @@ def curve(points: Points, width: int, height: int, *, part_of: Span | None = Non
 SCALE = 9  # cells of the y axis to the left of a chart
 
 
-def scaled(curves: Sequence[Points], styles: Sequence[str], width: int, height: int) -> list[Content]:
+def scaled(curves: Sequence[Points], styles: Sequence[str], width: int, height: int, axis: str = "") -> list[Content]:
     """Return a chart of several curves with scales; empty without data or space.
 
     Args:
         styles: Style of each curve. A cell that several curves cross has the style of the last one.
+        axis: Name of the counter on the x axis; "" for seconds.
     """
     spanned = bounds(curves)
     if spanned is None or height < 3 or width < 3 * SCALE:
@@ -277,9 +281,9 @@ def scaled(curves: Sequence[Points], styles: Sequence[str], width: int, height: 
         mark = f"{high:.3g}" if at == 0 else f"{low:.3g}" if at == canvas.height - 1 else ""
         scale = f"{clip(mark, SCALE - 1):>{SCALE - 1}} ┤" if mark else f"{'':{SCALE}}│"
         rows.append(Content.assemble((scale, "$muted"), *((text, by_owner[owner]) for text, owner in canvas.runs(at))))
-    begin, end = duration(first), duration(last)
-    axis = "─" * max(0, canvas.width - len(begin) - len(end) - 3)
-    return [*rows, Content.styled(f"{'':{SCALE}}└ {begin} {axis} {end}", "$muted")]
+    begin, end = (f"{axis} {short_number(x)}" if axis else duration(x) for x in (first, last))
+    line = "─" * max(0, canvas.width - cell_len(begin) - cell_len(end) - 3)
+    return [*rows, Content.styled(f"{'':{SCALE}}└ {begin} {line} {end}", "$muted")]
 
 
 _UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -463,6 +467,47 @@ class StepAxis:
             found.append((here, value))
             last = here
         return found
+
+
+Key = TypeVar("Key")
+
+
+def find_step_axes(
+    names: Iterable[str], keys: Collection[Key], trace_of: Callable[[Key, str], Trace], *, needs_all: bool = False
+) -> tuple[str, dict[Key, StepAxis]]:
+    """Choose the counter for the x axis: the first counter of ``AXES`` whose values grow.
+
+    Args:
+        names: Names of metrics.
+        keys: Owners of the lines, such as ranks.
+        trace_of: Returns the values of an owner's metric.
+        needs_all: Whether all owners must have the counter.
+
+    Returns:
+        The name of the counter, and its axes by owner; ("", {}) if there is no counter.
+    """
+    for name in sorted({name for name in names if name.lower() in AXES}, key=lambda name: AXES.index(name.lower())):
+        found = {key: axis for key in keys if (axis := StepAxis.of(trace_of(key, name))) is not None}
+        if found and (len(found) == len(keys) or not needs_all):
+            return name, found
+    return "", {}
+
+
+def place_runs(runs: Mapping[str, tuple[MetricStore, float, Line]], *, by_time: bool) -> tuple[str, list[Line]]:
+    """Place the lines of several runs on a common x axis: the step if all runs logged it, else seconds.
+
+    Args:
+        runs: By ID: metrics of the run, Unix time of its second 0, and points (Unix time, value) of its line.
+        by_time: Whether to use seconds in any case.
+
+    Returns:
+        The name of the counter on the x axis ("" for seconds), and the lines.
+    """
+    names = [name for run, (metrics, *_) in runs.items() for name in metrics.names(run) if not by_time]
+    axis, axes = find_step_axes(names, runs, lambda run, name: runs[run][0].first_trace(run, name), needs_all=True)
+    if axis:
+        return axis, [axes[run].place(line) for run, (*_, line) in runs.items()]
+    return "", [[(at - start, value) for at, value in line] for _, start, line in runs.values()]
 
 
 def make_chart(

@@ -47,7 +47,9 @@ def compared_run(past: PastRun, rate: float, **other: Any) -> ComparedRun:
     for step in range(60):
         for rank in range(2):
             loss = 2.0 / (1 + rate * step) + rank / 50
-            book.add_values(past.run, rank, past.opened_at + 60 * step, {"loss": loss, f"only_{rate:g}": step})
+            book.add_values(
+                past.run, rank, past.opened_at + 60 * step, {"loss": loss, f"only_{rate:g}": step, "step": step}
+            )
     view = RunView(past.run, past.pool, past.function, "broadcast", 2, past.opened_at, past.state)  # type: ignore[arg-type]
     for rank in range(2):
         outcome = Outcome(rank, rank, rank, "returned", 3.0, value(rate + rank))

@@ -140,6 +140,8 @@ async def test_up_to_eight_marked_runs_are_drawn_in_one_chart(app: SkywardApp, s
         await press(pilot, "up", until=lambda: screen_text(app).count("━ ") == 8)
         assert f"━ {session.past[9].run}" in screen_text(app)
 
+        assert "└ step 0 ─" in screen_text(app) and "─ step 19" in screen_text(app)
+        await press(pilot, "m", until=lambda: "└ 0:00 ─" in screen_text(app) and "─ 0:19" in screen_text(app))
 
 @pytest.mark.parametrize("marked", [2, 8])
 async def test_chart_of_marked_runs_is_shown_on_a_small_screen(
@@ -206,6 +208,8 @@ async def test_two_marked_runs_are_compared(app: SkywardApp, session: FakeSessio
         await press(pilot, "n", until="only_0.1: ")
         await press(pilot, "N", "N", until="only_0.02: ")
         await press(pilot, "y", until="copied comparison")
+        await press(pilot, "n", until=lambda: "└ step 0 ─" in screen_text(app) and "─ step 59" in screen_text(app))
+        await press(pilot, "m", until=lambda: "└ 0:00 ─" in screen_text(app) and "─ 59:00" in screen_text(app))
         await press(pilot, "q", until=lambda: isinstance(app.screen, HistoryScreen))
 
 

@@ -28,6 +28,8 @@ from skyward_tui.widgets.metric_charts import (
     log_scale,
     log_ticks,
     make_chart,
+    place_runs,
+    scaled,
     short_number,
     smooth_line,
     spans_decades,
@@ -266,6 +268,22 @@ def test_step_axis_places_values_at_steps_and_finds_their_times() -> None:
     assert StepAxis.of(trace(1.0, 1.0)) is None and StepAxis.of(trace(1.0, nan)) is None
     chart = make_chart({0: Trace(steps.at, array("d", [3.0, 2.0, 1.0]))}, 0, columns=9, axes={0: axis})
     assert list(chart.front) == [(0.0, 3.0), (100.0, 2.0), (300.0, 1.0)]
+
+
+def test_runs_of_different_speed_share_the_step_axis() -> None:
+    books = {"fast": MetricStore(), "slow": MetricStore(), "silent": MetricStore()}
+    for run, seconds in (("fast", 0.01), ("slow", 1.0), ("silent", 1.0)):
+        for step in range(3):
+            counters = {} if run == "silent" else {"epoch": step // 2, "step": 100 * step}
+            books[run].add_values(run, 0, 50.0 + seconds * step, {"loss": 1.0 - step, **counters})
+    runs = {run: (book, 50.0, list(zip(*book.first_trace(run, "loss"), strict=True))) for run, book in books.items()}
+    both = {run: runs[run] for run in ("fast", "slow")}
+    assert place_runs(both, by_time=False) == ("step", [[(0.0, 1.0), (100.0, 0.0), (200.0, -1.0)]] * 2)
+    axis, (fast, slow) = place_runs(both, by_time=True)
+    assert axis == "" and fast[-1][0] == pytest.approx(0.02) and slow[-1][0] == pytest.approx(2.0)
+    assert place_runs(runs, by_time=False)[0] == "", "not all runs logged a step"
+    foot = scaled([[(0.0, 1.0), (200.0, 2.0)]], ["", ""], 60, 8, "step")[-1].plain
+    assert foot.startswith("         └ step 0 ─") and foot.endswith("─ step 200")
 
 
 def test_restart_interrupts_lines_and_the_later_attempt_has_the_hairline() -> None:
