@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import unified_diff
 from typing import Any, NamedTuple
 
 from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord, load_launch_record
@@ -51,6 +52,7 @@ class ComparedRun:
         commit: Commit of the script's repository; "" if unknown.
         changed: Files that differed from that commit.
         source: Hash of the script's content; "" if unknown.
+        text: Saved content of the script; "" if it was not saved.
         nodes, plugins: Nodes and plugins of the run's pool.
         parameters: Parameters of these plugins, as given in the launch.
         image: Environment options of the launch; secrets by name only.
@@ -63,6 +65,7 @@ class ComparedRun:
     commit: str = ""
     changed: tuple[str, ...] = ()
     source: str = ""
+    text: str = field(default="", repr=False)
     nodes: int = 0
     plugins: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
@@ -88,10 +91,37 @@ class ComparedRun:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs and the rows of their comparison."""
+    """Two runs and the rows of their comparison.
+
+    Attributes:
+        script_diff: Unified diff of the saved texts of both scripts, without control characters; empty if there is
+            none, for the reason in ``no_diff_reason``.
+    """
 
     left: ComparedRun
     right: ComparedRun
+    script_diff: Sequence[str] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, left: ComparedRun, right: ComparedRun) -> Comparison:
+        """Compare two runs. The diff of long scripts takes a second: do not call on an event loop."""
+        before, after = (run.text.split("\n") if left.text and right.text else [] for run in (left, right))
+        diff = unified_diff(before, after, left.past.run, right.past.run, lineterm="")
+        return cls(left, right, list(map(sanitize_line, diff)))
+
+    @property
+    def no_diff_reason(self) -> str:
+        """Reason why the scripts have no diff."""
+        lacking = [run.past.run for run in (self.left, self.right) if not run.text]
+        if lacking and not (self.left.source and self.left.source == self.right.source):
+            return f"the script text of run {lacking[0]} was not saved (earlier version, no script, or over 256 KiB)"
+        return "the script texts of both runs are equal"
+
+    @property
+    def diff_summary(self) -> str:
+        """Numbers of lines that the diff adds and removes."""
+        added, removed = (sum(line.startswith(sign) for line in self.script_diff) - 1 for sign in "+-")
+        return f"+{added:,} -{removed:,} lines"
 
     def facts(self, now: float) -> list[ComparedRow]:
         """Return rows with launch, state, times in seconds and costs in dollars of both runs."""
@@ -148,7 +178,7 @@ def compare_runs(ledger: Ledger, left: str, right: str) -> Comparison:
     """
     if left == right:
         raise UsageError(f"both runs are {left}. Name two different runs")
-    return Comparison(_load_run(ledger, left), _load_run(ledger, right))
+    return Comparison.of(_load_run(ledger, left), _load_run(ledger, right))
 
 
 def _load_run(ledger: Ledger, run: str) -> ComparedRun:
@@ -168,6 +198,7 @@ def _load_run(ledger: Ledger, run: str) -> ComparedRun:
         commit=sanitize_line(launch.source.commit) if launch else "",
         changed=tuple(map(sanitize_line, launch.source.changed)) if launch else (),
         source=sanitize_line(launch.source.script) if launch else "",
+        text=launch.source.text.decode("utf-8", "replace") if launch else "",
         nodes=nodes if isinstance(nodes, int) else 0,
         plugins=tuple(sanitize_line(str(each)) for each in plugins) if isinstance(plugins, list) else (),
         parameters=tuple(sanitize_line(f"{name}={text}") for name, text in sorted(given.items())),

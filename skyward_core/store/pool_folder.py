@@ -244,29 +244,32 @@ def save_launch(pool: str, run: str, launch: dict[str, Any]) -> None:
     write_atomic(_launch_file(launches, run), json.dumps(launch).encode())
 
 
-def save_diff(pool: str, run: str, diff: bytes) -> None:
-    """Save a patch of the uncommitted changes next to the saved launch of a run. Only the user can read the file.
+def save_source(pool: str, run: str, kind: str, data: bytes) -> None:
+    """Save a part of a run's source code next to the saved launch of the run. Only the user can read the file.
+
+    Args:
+        kind: ``diff`` for a patch of the uncommitted changes, ``text`` for the text of the script.
 
     Raises:
         OSError: If the file cannot be written.
     """
     if (pool_path(pool) / LAUNCHES_FOLDER).is_dir():
-        write_atomic(diff_path(pool, run), diff)
+        write_atomic(source_path(pool, run, kind), data)
 
 
-def diff_path(pool: str, run: str) -> Path:
-    """Return the path of the patch that :func:`save_diff` saved for a run. The file may not exist."""
-    return pool_path(pool) / LAUNCHES_FOLDER / f"{run}.diff"
+def source_path(pool: str, run: str, kind: str) -> Path:
+    """Return the path of the file that :func:`save_source` writes. The file may not exist."""
+    return pool_path(pool) / LAUNCHES_FOLDER / f"{run}.{kind}"
 
 
-def read_diff(pool: str, run: str) -> bytes:
-    """Return the patch that :func:`save_diff` saved for a run; empty if there is none.
+def read_source(pool: str, run: str, kind: str) -> bytes:
+    """Return the data that :func:`save_source` saved for a run; empty if there is none.
 
     Raises:
         OSError: If the file cannot be read.
     """
     with suppress(FileNotFoundError):
-        return read_bytes(diff_path(pool, run))
+        return read_bytes(source_path(pool, run, kind))
     return b""
 
 
@@ -274,6 +277,7 @@ def remove_launch(pool: str, run: str) -> None:
     """Remove the launch of a run that did not start."""
     with suppress(OSError):
         _launch_file(pool_path(pool) / LAUNCHES_FOLDER, run).unlink(missing_ok=True)
+        source_path(pool, run, "text").unlink(missing_ok=True)
 
 
 def read_launch(pool: str, run: str) -> dict[str, Any] | None:

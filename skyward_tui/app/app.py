@@ -746,10 +746,10 @@ class SkywardApp(App[None]):
 
         return await self.push_screen_wait(AskScreen(question, offered))
 
-    def show_differences(self, title: str, lines: Sequence[str]) -> None:
-        """Show the lines of a table of differences between two results in a dialog."""
+    def show_differences(self, title: str, lines: Sequence[str], styles: Mapping[str, str] | None = None) -> None:
+        """Show the lines of a table of differences in a dialog; see ``DifferencesScreen``."""
 
-        self.push_screen(DifferencesScreen(title, lines))
+        self.push_screen(DifferencesScreen(title, lines, styles))
 
     # Settings and appearance of the app
 

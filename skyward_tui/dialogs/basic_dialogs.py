@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from textual import on
@@ -204,19 +204,21 @@ class DifferencesScreen(Dialog[None]):
     Args:
         heading: Title of the dialog.
         lines: Lines of the table, its header first.
+        styles: Styles of lines by their first character.
     """
 
     BOX: ClassVar[type[Widget]] = VerticalScroll
     DEFAULT_CSS = read_style_sheet(__file__, "differences")
 
-    def __init__(self, heading: str, lines: Sequence[str]) -> None:
+    def __init__(self, heading: str, lines: Sequence[str], styles: Mapping[str, str] | None = None) -> None:
         super().__init__()
         self.heading = heading
-        self._lines = lines
+        self._lines, self._styles = lines, styles or {}
 
     def body(self) -> ComposeResult:
         first, *others = self._lines
-        yield Static(Content("\n").join([Content.styled(first, "bold"), *map(Content, others)]))
+        shown = [Content.styled(line, self._styles.get(line[:1], "")) for line in others]
+        yield Static(Content("\n").join([Content.styled(first, "bold"), *shown]))
 
     def hint(self) -> str:
         return f"{self.key_of('dialog.close')}: close"

@@ -16,7 +16,7 @@ from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.text.number_time_and_run_state_format import number
 from skyward_tui.text.queue_trial_and_comparison_rows import ComparedLine, comparison_lines, task_note
 from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width
-from skyward_tui.ui.actions import bindings
+from skyward_tui.ui.actions import bindings, first_key
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.widgets.metric_charts import Points, place_runs, scaled
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from skyward_core.client.run_comparison import Comparison
 
 
+MAX_DIFF_LINES = 2000  # maximum lines of the diff of scripts that the dialog shows
+DIFF_STYLES = {"+": "$text-success", "-": "$text-error", "@": "$text-accent"}  # by the first character of a line
 LEFT, RIGHT = 1, 2  # indices in STYLES of the styles of the left run and of the right run
 STYLES = ("", "$text-accent", "$text-warning")
 
@@ -90,9 +92,9 @@ class CurveComparison(Widget):
         """Show a metric's curves of two runs.
 
         Args:
+            axis: Name of the counter on the x axis; "" for seconds.
             note: Text shown if there is nothing to draw.
         """
-            axis: Name of the counter on the x axis; "" for seconds.
         self._curves, self._axis, self._note = curves, axis, note
         self.refresh()
 
@@ -117,9 +119,9 @@ class CompareScreen(BaseScreen[None]):
         super().__init__()
         self._ids = left, right
         self._comparison: Comparison | None = None
+        self._by_time = False
 
     def body(self) -> ComposeResult:
-        self._by_time = False
         yield Panel(ComparisonList(), id="both", title="two runs")
         yield Panel(CurveComparison(), id="chart", title="metrics")
 
@@ -148,7 +150,7 @@ class CompareScreen(BaseScreen[None]):
             return
         listed = self.query_one(ComparisonList)
         names = [row.name for row in comparison.numbers()]
-        listed.update(list(comparison_lines(comparison, self.app.clock(), task_note)), names)
+        listed.update(self._lines(comparison), names)
         name = listed.name_shown
         runs = comparison.left, comparison.right
         lines = {each.past.run: (each.book, each.past.opened_at, each.curve(name)) for each in runs}
@@ -165,15 +167,29 @@ class CompareScreen(BaseScreen[None]):
         note = "neither run logged metrics" if not names else "these metrics are no longer stored"
         self.query_one(CurveComparison).show(curves, axis, note)
 
+    def _lines(self, comparison: Comparison) -> list[ComparedLine]:
+        hint = f"{first_key('compare.diff', self.app.keys)} shows them"
+        return list(comparison_lines(comparison, self.app.clock(), task_note, hint))
+
     def action_number(self, steps: int) -> None:
         self.query_one(ComparisonList).select_metric(steps)
         self._show()
 
-    def action_copy(self) -> None:
-        if self._comparison is not None:
-            lines = comparison_lines(self._comparison, self.app.clock(), task_note)
-            self.app.copy("\n".join("\t".join((line.name, line.left, line.right)) for line in lines), "comparison")
     def action_axis(self) -> None:
         self._by_time = not self._by_time
         self._show()
 
+    def action_diff(self) -> None:
+        if (found := self._comparison) is None:
+            return
+        if not found.script_diff:
+            return self.flash(found.no_diff_reason)
+        lines = list(found.script_diff[:MAX_DIFF_LINES])
+        if (hidden := len(found.script_diff) - len(lines)) > 0:
+            lines.append(f"… {hidden:,} more lines. Print all with: skyward-tui compare {' '.join(self._ids)} --diff")
+        self.app.show_differences(f"script text: {found.diff_summary}", lines, DIFF_STYLES)
+
+    def action_copy(self) -> None:
+        if self._comparison is not None:
+            lines = self._lines(self._comparison)
+            self.app.copy("\n".join("\t".join((line.name, line.left, line.right)) for line in lines), "comparison")

@@ -189,17 +189,22 @@ class ComparedLine(NamedTuple):
     is_heading: bool = False
 
 
-def comparison_lines(found: Comparison, now: float, note: Callable[[Any], str]) -> Iterator[ComparedLine]:
+def comparison_lines(
+    found: Comparison, now: float, note: Callable[[Any], str], diff_hint: str
+) -> Iterator[ComparedLine]:
     """Yield the lines of a comparison of two runs, in sections.
 
     Args:
         found: The comparison.
         now: Unix time in seconds.
         note: Formats the result or the error of a task in one line.
+        diff_hint: Text that names the key or the option for the diff of the scripts.
     """
     yield ComparedLine("", found.left.past.run, found.right.past.run)
     for row in found.facts(now):
-        if row.left or row.right:
+        if row.name == "text" and found.script_diff:
+            yield ComparedLine(_LABELS["text"], found.diff_summary, diff_hint, differs=True)
+        elif row.left or row.right:
             yield _line(row, _FACTS.get(row.name, str))
     parts: list[tuple[str, list[ComparedRow], Callable[[Any], str]]] = [
         ("arguments", found.arguments(), str),

@@ -61,10 +61,14 @@ def compared_run(past: PastRun, rate: float, **other: Any) -> ComparedRun:
     return ComparedRun(past=past, view=view, nodes=2, book=book, numbers=numbers, **other)
 
 
+TEXT = "import skyward as sky\n\n\n@sky.function\ndef train(lr=0.1):\n    loss = 2.0\n"
+
+
 def some_comparison(session: FakeSession) -> Comparison:
     """Return a comparison of the first and the third past run."""
     first, _, third, *_ = session.past
-    left = compared_run(first, 0.1, commit="a1b2c3d4e5f6", plugins=("torch",), source="0123456789abc")
-    right = compared_run(third, 0.02, commit="ffffffffffff", plugins=("torch",), source="0123456789abc")
-    session.comparison = Comparison(left, right)
+    left = compared_run(first, 0.1, commit="a1b2c3d4e5f6", plugins=("torch",), source="0123456789abc", text=TEXT)
+    text = TEXT.replace("0.1", "0.02") + "    sky.log(loss=loss)\n"
+    right = compared_run(third, 0.02, commit="ffffffffffff", plugins=("torch",), source="fedcba9876543", text=text)
+    session.comparison = Comparison.of(left, right)
     return session.comparison

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from skyward_core.client.log_search import LogSearch
+from skyward_core.client.run_comparison import Comparison
 from skyward_core.client.run_history import MetricSummary, RunPreviewData
 from skyward_core.model.errors import LedgerError
 from skyward_core.store.ledger import Ledger
@@ -139,9 +140,9 @@ async def test_up_to_eight_marked_runs_are_drawn_in_one_chart(app: SkywardApp, s
         assert listed.marked == [run.run for run in session.past[2:]], "the runs that were marked first are unmarked"
         await press(pilot, "up", until=lambda: screen_text(app).count("━ ") == 8)
         assert f"━ {session.past[9].run}" in screen_text(app)
-
         assert "└ step 0 ─" in screen_text(app) and "─ step 19" in screen_text(app)
         await press(pilot, "m", until=lambda: "└ 0:00 ─" in screen_text(app) and "─ 0:19" in screen_text(app))
+
 
 @pytest.mark.parametrize("marked", [2, 8])
 async def test_chart_of_marked_runs_is_shown_on_a_small_screen(
@@ -207,10 +208,33 @@ async def test_two_marked_runs_are_compared(app: SkywardApp, session: FakeSessio
         assert "⠒" in shown or "⠉" in shown or "⣀" in shown, "curves"
         await press(pilot, "n", until="only_0.1: ")
         await press(pilot, "N", "N", until="only_0.02: ")
-        await press(pilot, "y", until="copied comparison")
         await press(pilot, "n", until=lambda: "└ step 0 ─" in screen_text(app) and "─ step 59" in screen_text(app))
         await press(pilot, "m", until=lambda: "└ 0:00 ─" in screen_text(app) and "─ 59:00" in screen_text(app))
+        await press(pilot, "y", until="copied comparison")
+        assert "≠ +2 -1 lines" in shown and "c shows them" in shown
+        await press(pilot, "c", until="@@ -2,6 +2,7 @@")
+        assert "-def train(lr=0.1):" in screen_text(app) and "+def train(lr=0.02):" in screen_text(app)
+        await press(pilot, "escape", until=lambda: isinstance(app.screen, CompareScreen))
         await press(pilot, "q", until=lambda: isinstance(app.screen, HistoryScreen))
+
+
+async def test_equal_hostile_and_long_scripts_in_the_comparison(app: SkywardApp, session: FakeSession) -> None:
+    past = some_past(session)
+    first, second, third = (compared_run(each, 0.1, source=each.run) for each in past[:3])
+    cases = (
+        (first, second, f"the script text of run {past[0].run} was not saved"),
+        (replace(first, text="a"), replace(second, text="a"), "the script texts of both runs are equal"),
+        (replace(first, text="a"), replace(third, text="\x1b]0;x\x07b\u202e\r[b]\n" * 9999), "+b�↵[b]"),
+    )
+    async with running_app(app, (80, 24), until="▶") as pilot:
+        for left, right, expected in cases:
+            session.comparison = Comparison.of(left, right)
+            app.show_comparison(left.past.run, right.past.run)
+            await until(pilot, lambda: isinstance(app.screen, CompareScreen) and "loss: " in screen_text(app))
+            await press(pilot, "c", until=expected)
+            if isinstance(app.screen, CompareScreen):
+                await press(pilot, "q", until=lambda: isinstance(app.screen, PoolsScreen))
+        await press(pilot, "end", until="more lines. Print all with:")
 
 
 async def test_ages_are_current_after_returning_to_history(app: SkywardApp, session: FakeSession) -> None:

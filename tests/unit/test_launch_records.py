@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from skyward_core.client.launch.launch_plan import make_plan, resolve_call
 from skyward_core.client.launch.launch_records_and_script_state import (
     MAX_CHANGED_FILES,
     MAX_DIFF_BYTES,
+    MAX_SCRIPT_BYTES,
     LaunchRecord,
     ScriptState,
     diff_path,
@@ -28,6 +30,7 @@ from skyward_core.client.launch.launch_records_and_script_state import (
 from skyward_core.model.errors import SkywardError, UsageError
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
+from skyward_core.store.pool_folder import remove_launch
 from skyward_core.store.state_folder import ensure_pool_folder, pool_path
 from skyward_core.tasks.script_functions import check_script_folder
 from skyward_tui.launch_form.form import form_from_request
@@ -344,3 +347,32 @@ def test_missing_packages_hint_names_project_package_files(project_with_data: Pa
     plan = make_plan(LaunchRequest(script="train.py", script_args=()))
     assert ("note", in_form) in plan_rows(plan)
     assert missing_packages(requirements="requirements.txt") == ""
+
+
+def test_script_text_is_saved_without_secrets(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "train.py"
+    monkeypatch.setenv("MY_API_KEY", "s3cr3t-of-mine")
+    monkeypatch.setenv("LICENCE_LINE", "word-word-1234")  # secret only because the launch names it
+    script.write_bytes(
+        b"key = 's3cr3t-of-mine'\nurl = 'https://me:hunter22@host/'\nline = 'word-word-1234'\n\0\xff\x1b[31m"
+    )
+    request = replace(REQUEST, image_settings=("secret=LICENCE_LINE", "secret=UNSET"))
+    for save in (
+        lambda: save_before_launch(world.key, "ab12", request, joined=True),
+        lambda: save_launch_record(world.key, "ab12", request, joined=True, source=ScriptState.capture(script)),
+    ):
+        save()
+        text = world.stored_record().source.text
+        assert text.startswith(b"key = '*****") and text.endswith(b"\0\xff\x1b[31m")
+        saved = b"".join(path.read_bytes() for path in world.file.parent.iterdir())
+        assert not any(each in saved for each in (b"s3cr3t", b"hunter22", b"word-word"))
+    assert world.file.with_suffix(".text").stat().st_mode & 0o777 == 0o600
+    remove_launch(world.key, "ab12")
+    assert not list(world.file.parent.iterdir())
+
+
+def test_long_script_text_is_not_saved(world: World, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_bytes(b"#" * (MAX_SCRIPT_BYTES + 1))
+    save_before_launch(world.key, "ab12", REQUEST, joined=True)
+    source = world.stored_record().source
+    assert len(source.script) == 32 and source.text == b""

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from hashlib import blake2s
 from itertools import product
 from math import isfinite, nan
 from pathlib import Path
@@ -320,6 +321,41 @@ def test_compare_prints_differences_in_text_and_json(two_runs: Ledger) -> None:
         if line.startswith("parameters")
     ]
     assert line.endswith("  –")
+
+
+def save_texts(ledger: Ledger, **texts: bytes) -> None:
+    """Save the texts of the scripts of runs, with their hashes."""
+    key = ledger.pool("a").key
+    for run, text in texts.items():
+        record = pool_folder.read_launch(key, run)
+        assert record is not None
+        record["source"]["script"] = blake2s(text).hexdigest()[:32]
+        pool_folder.save_launch(key, run, record)
+        pool_folder.save_source(key, run, "text", text)
+
+
+def test_compare_prints_the_diff_of_the_scripts(two_runs: Ledger) -> None:
+    run = CliRunner().invoke
+    save_texts(two_runs, first=b"a\nlr = 1\nb\n", second=b"a\nlr = \x1b]0;x\x07 2\n\tb\xff\nb\n")
+    (line,) = [each for each in run(cli, ["compare", "first", "second"]).stdout.splitlines() if "script text" in each]
+    assert "≠ +2 -1 lines " in line and line.endswith("  --diff shows them")
+    shown = run(cli, ["compare", "first", "second", "--diff"], catch_exceptions=False).stdout
+    assert shown.splitlines() == [
+        "--- first", "+++ second", "@@ -1,4 +1,5 @@", " a", "-lr = 1", "+lr =  2", "+⇥b�", " b", " ",
+    ]  # fmt: skip
+    report = json.loads(run(cli, ["compare", "first", "second", "--json"]).stdout)
+    assert report["script_diff"] == shown.splitlines() and report["facts"]["text"]["differs"] is True
+
+
+def test_missing_diff_of_scripts_has_a_reason(two_runs: Ledger) -> None:
+    run = CliRunner().invoke
+    equal = "the script texts of both runs are equal"
+    assert equal in run(cli, ["compare", "first", "second", "--diff"]).stderr, "the hashes of an earlier version"
+    save_texts(two_runs, first=b"a")
+    shown = run(cli, ["compare", "first", "second", "--diff"])
+    assert "the script text of run second was not saved" in shown.stderr and shown.stdout == ""
+    save_texts(two_runs, second=b"a")
+    assert equal in run(cli, ["compare", "first", "second", "--diff"]).stderr
 
 
 def test_comparison_of_unknown_or_equal_runs_is_refused(two_runs: Ledger) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2s
@@ -38,6 +38,8 @@ T = TypeVar("T")
 POOL_LAUNCH = "pool"  # name that replaces the run id in the file name of the launch record that created a pool
 MAX_CHANGED_FILES = 100  # maximum number of changed files whose names are saved
 MAX_DIFF_BYTES = 1 << 18  # maximum number of saved bytes of the patch
+MAX_SCRIPT_BYTES = 1 << 18  # maximum size of a script whose text is saved
+SOURCE_PARTS = ("diff", "text")  # fields of ``ScriptState`` that are saved in files of their own
 GIT_TIMEOUT = 5.0  # seconds for all git calls; the command cannot exit before they finish
 
 
@@ -51,6 +53,7 @@ class ScriptState:
         changed: Files that differed from the commit, at most 100.
         diff: Uncommitted changes as a patch, with secrets redacted; at most 256 KiB.
         cut: Whether ``diff`` is incomplete because the patch was longer.
+        text: Content of the script's file, saved with secrets redacted; empty if the file is longer than 256 KiB.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012  read by ``parse_saved``
@@ -60,12 +63,15 @@ class ScriptState:
     changed: tuple[str, ...] = ()
     diff: bytes = field(default=b"", repr=False)
     cut: bool = False
+    text: bytes = field(default=b"", repr=False)
 
     @classmethod
     def from_file(cls, script: Path) -> ScriptState:
-        """Return the hash of a script only, without calling git."""
+        """Return the hash and the text of a script only, without calling git."""
         with suppress(OSError):  # the file may be missing or its path invalid; the hash then stays empty
-            return cls(script=blake2s(read_bytes(script), digest_size=16).hexdigest())
+            text = read_bytes(script)
+            digest = blake2s(text, digest_size=16).hexdigest()
+            return cls(script=digest, text=text if len(text) <= MAX_SCRIPT_BYTES else b"")
         return cls()
 
     @classmethod
@@ -86,7 +92,7 @@ class ScriptState:
         if cut:
             patch = patch[:MAX_DIFF_BYTES].rpartition(b"\n")[0] + b"\n"
         changed = tuple(name.decode("utf-8", "replace") for name in names[:MAX_CHANGED_FILES])
-        return replace(found, commit=commit, changed=changed, diff=_redact_patch(patch), cut=cut)
+        return replace(found, commit=commit, changed=changed, diff=_redact(patch), cut=cut)
 
     def changes_since(self, before: ScriptState) -> list[str]:
         """Describe the differences between an earlier state and this one."""
@@ -114,10 +120,15 @@ _OWN_SCOPES = (b"local", b"worktree")
 _MAX_GIT_OUTPUT = MAX_DIFF_BYTES + 1
 
 
-def _redact_patch(patch: bytes) -> bytes:
-    """Redact secrets in a git patch: values of this process's secret variables, and passwords in URLs."""
-    secrets = [*secret_values(os.environ), *url_secrets(patch.decode("utf-8", "replace"))]
-    return Redactor(secrets).redact_bytes(patch)
+def _redact(source: bytes, named: Iterable[str] = ()) -> bytes:
+    """Redact secrets in source code: values of this process's secret variables, and passwords in URLs.
+
+    Args:
+        named: Names of further secret variables.
+    """
+    values = [os.environ[name] for name in named if name in os.environ]
+    values += [*secret_values(os.environ), *url_secrets(source.decode("utf-8", "replace"))]
+    return Redactor(values).redact_bytes(source)
 
 
 def _repository_filters(folder: str, deadline: float) -> list[str]:
@@ -199,8 +210,10 @@ def save_launch_record(pool: str, run: str, request: LaunchRequest, *, joined: b
     state = {"script": source.script, "commit": source.commit, "changed": source.changed}
     record = {"request": asdict(request), "cwd": str(require_current_folder()), "joined": joined}
     pool_folder.save_launch(pool, run, record | {"source": state, "cut": source.cut})
-    if source.diff:
-        pool_folder.save_diff(pool, run, source.diff)
+    secrets = [text.removeprefix("secret=") for text in request.image_settings if text.startswith("secret=")]
+    for kind in SOURCE_PARTS:
+        if data := getattr(source, kind):
+            pool_folder.save_source(pool, run, kind, _redact(data, secrets))
 
 
 def save_before_launch(pool: str, run: str, request: LaunchRequest | ShellRecord, *, joined: bool) -> None:
@@ -216,7 +229,7 @@ def save_before_launch(pool: str, run: str, request: LaunchRequest | ShellRecord
 
 def diff_path(ledger: Ledger, row: RunRow) -> Path:
     """Return the path of the file with the changes that were uncommitted at launch; missing if there were none."""
-    return pool_folder.diff_path(ledger.pool(row.token).key, row.run)
+    return pool_folder.source_path(ledger.pool(row.token).key, row.run, "diff")
 
 
 def load_launch_record(ledger: Ledger, row: RunRow) -> LaunchRecord:
@@ -300,11 +313,12 @@ def request_from_pool(pool: PoolRow) -> LaunchRequest:
 
 def _read_record(pool: str, run: str, what: str) -> LaunchRecord | JobRecord | CommandRecord | None:
     with convert_errors(f"the saved launch of {what} cannot be read", UsageError, (OSError, ValueError)):
-        record, diff = pool_folder.read_launch(pool, run), pool_folder.read_diff(pool, run)
+        record = pool_folder.read_launch(pool, run)
+        source = {kind: pool_folder.read_source(pool, run, kind) for kind in SOURCE_PARTS}
     try:
         if record is None:
             return None
-        return _parse_launch_record(record, diff) if "request" in record else _parse_shell_record(record)
+        return _parse_launch_record(record, source) if "request" in record else _parse_shell_record(record)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(f"the launch of {what} was saved by another version in an unknown format ({error})") from error
 
@@ -353,10 +367,10 @@ def _parse_shell_record(record: Mapping[str, Any]) -> JobRecord | CommandRecord:
     return parse_saved(JobRecord, record["job"]) if "job" in record else parse_saved(CommandRecord, record["command"])
 
 
-def _parse_launch_record(record: Mapping[str, Any], diff: bytes) -> LaunchRecord:
+def _parse_launch_record(record: Mapping[str, Any], parts: Mapping[str, Any]) -> LaunchRecord:
     source = parse_saved(ScriptState, record["source"] | {"cut": bool(record.get("cut"))})
     request, cwd = parse_saved(LaunchRequest, record["request"]), parse_saved(Path, record["cwd"])
-    return LaunchRecord(request=request, cwd=cwd, joined=bool(record["joined"]), source=replace(source, diff=diff))
+    return LaunchRecord(request=request, cwd=cwd, joined=bool(record["joined"]), source=replace(source, **parts))
 
 
 Overrides = Mapping[str, str | None]

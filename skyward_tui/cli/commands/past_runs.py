@@ -219,13 +219,15 @@ def note(console: Console, run: str, text: str | None) -> None:
 _OUTCOMES = {"done": "returned", "failed": "raised", "lost": "lost", "cancelled": "collateral"}
 
 
+_DIFF_COLOURS = {"+": (32,), "-": (31,), "@": (36,)}  # by the first character of a line of a diff
 LEAST = 12  # minimum width in cells of each of the two compared runs, if the terminal is narrow
 
 
 @command()
 @click.argument("left", metavar="RUN")
 @click.argument("right", metavar="RUN")
-def compare(console: Console, left: str, right: str) -> None:
+@click.option("--diff", is_flag=True, help="Print only the unified diff of the texts of both scripts.")
+def compare(console: Console, left: str, right: str, diff: bool) -> None:
     """Show two runs side by side.
 
     Shows how the runs were launched, their outcomes, metrics and results. Differences are marked.
@@ -237,9 +239,13 @@ def compare(console: Console, left: str, right: str) -> None:
         found = session.compare(*runs).result()
     now = time.time()
     if console.as_json:
-        console.result(_run_json(found, now))
-        return
-    _show_comparison(list(comparison_lines(found, now, outcome_note)), console)
+        return console.result(_run_json(found, now))
+    if not diff:
+        return _show_comparison(list(comparison_lines(found, now, outcome_note, "--diff shows them")), console)
+    if not found.script_diff:
+        console.note(found.no_diff_reason)
+    for line in found.script_diff:
+        console.print_line(line, *_DIFF_COLOURS.get(line[:1], ()))
 
 
 def _show_comparison(lines: list[ComparedLine], console: Console) -> None:
@@ -266,7 +272,8 @@ def _run_json(found: Comparison, now: float) -> dict[str, Any]:
     ]
     rows = {"facts": sides(found.facts(now)), "arguments": sides(found.arguments()), "numbers": sides(numbers)}
     results = [run_json(each.view) for each in (found.left, found.right)]
-    return {"runs": [found.left.past.run, found.right.past.run], **rows, "results": results}
+    runs = [found.left.past.run, found.right.past.run]
+    return {"runs": runs, **rows, "results": results, "script_diff": found.script_diff}
 
 
 # for each of the options --env and --secret: the values by variable name; None for NAME without =VALUE
