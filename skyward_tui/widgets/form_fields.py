@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rich.cells import cell_len
 from rich.segment import Segment
+from rich.text import Text
 from textual import events, on
 from textual.containers import Horizontal
 from textual.content import Content
@@ -141,7 +142,8 @@ class Choice(Select[str], inherit_bindings=False):
 
 
 def _as_they_are(options: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:
-    return [(Content(label) if isinstance(label, str) else label, value) for label, value in options]
+    # Textual searches for typed characters only in prompts of type str, which is parsed as markup, and Text.
+    return [(Text(label), value) for label, value in options]
 
 
 class FormLine(TextLine):

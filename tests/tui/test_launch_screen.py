@@ -26,7 +26,7 @@ from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.screens.launch import LaunchScreen
 from skyward_tui.screens.launch_field_groups import LaunchFields
 from skyward_tui.screens.run import RunScreen
-from skyward_tui.widgets.form_fields import Toggles
+from skyward_tui.widgets.form_fields import Choice, Toggles
 from tests.support.app_driver import (
     Size,
     focus_in_section,
@@ -90,6 +90,16 @@ async def test_launch_does_not_compute_the_text_of_a_shown_plan_again(
         before = list(computed)
         await press(pilot, "ctrl+r", until=lambda: isinstance(app.screen, RunScreen))
         assert computed == before and [task.name for _, task in session.launched] == ["train"]
+
+
+async def test_typed_characters_select_an_option_of_an_open_list(app: SkywardApp, script: Path) -> None:
+    async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
+        provider = screen.query_one("#provider", Choice)
+        provider.focus()
+        await press(pilot, "enter", until=lambda: provider.expanded)
+        await press(pilot, "s", "s", "enter", until=lambda: provider.value == "ssh")
+        provider.replace_options([("[red]literal[/]", "literal"), ("other", "other")], "literal")
+        await until(pilot, "[red]literal[/]")
 
 
 @pytest.mark.proof("1 s of a processor")
