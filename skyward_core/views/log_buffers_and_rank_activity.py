@@ -121,9 +121,10 @@ class LineStore:
             yield from [prefix + line for line in some] if prefix else some
 
 
-MIN_SILENCE = 60.0  # seconds without output that are normal for every rank
-SILENCE_OF_NEW_RANKS = 300.0  # seconds without output that are normal for a rank that has printed little so far
-SILENCE_FACTOR = 5  # a rank's silence is unusual if it is longer than this multiple of the rank's usual pause
+MIN_SILENCE = 30.0  # seconds without output that are normal for every rank
+# seconds without output after which every rank counts as silent, also a rank that has printed little so far
+MAX_SILENCE = 300.0
+SILENCE_FACTOR = 3  # a rank's silence is unusual if it is longer than this multiple of the rank's usual pause
 MIN_SIGNS = 3  # number of pauses after which a rank's usual pause is known
 # factor by which the weight of older pauses shrinks with each pause, because the beginning of a run is not typical
 USUAL_DECAY = 0.9
@@ -201,7 +202,8 @@ class RankActivity:
     @property
     def silence_threshold(self) -> float:
         """Seconds of silence that are normal for this rank."""
-        return max(MIN_SILENCE if self.resumptions >= MIN_SIGNS else SILENCE_OF_NEW_RANKS, SILENCE_FACTOR * self.usual)
+        is_known = self.resumptions >= MIN_SIGNS
+        return min(MAX_SILENCE, max(MIN_SILENCE, SILENCE_FACTOR * self.usual)) if is_known else MAX_SILENCE
 
 
 class PoolActivity:

@@ -137,7 +137,7 @@ class AlertStrip(Chrome):
         self._alerts = alerts
         self.set_class(bool(alerts), "-there")
         keys = "  {run.errors}: go there " + ("" if self.app.REPLAYS else " {run.stacks}: stacks ")
-        self.show_line(alert_line(alerts, self.app.size.width, with_keys(keys, self.app.keys)))
+        self.show_line(alert_line(alerts, self.app.size.width, self.app.clock(), with_keys(keys, self.app.keys)))
 
     def on_resize(self) -> None:
         self.show(self._alerts)
@@ -182,8 +182,9 @@ def attempt_line(pool: PoolView, run: RunView, now: float, width: int) -> Conten
     )
 
 
-def alert_line(alerts: Sequence[Alert], width: int, keys: str = "") -> Content:
-    """Return a line such as ``✗ NaN  ranks 1,5 since 12:01:07: loss is NaN from step 103 on  +2 more``.
+def alert_line(alerts: Sequence[Alert], width: int, now: float, keys: str = "") -> Content:
+    """Return a line such as ``✗ NaN  ranks 1,5 since 12:01:07: loss is NaN from step 103 on  +2 more``, or, for silent
+    ranks, ``◌ stall  ranks 1,5 silent 5:04: no output for longer than usual``.
 
     Args:
         keys: Text about keys, shown if there is room.
@@ -194,7 +195,8 @@ def alert_line(alerts: Sequence[Alert], width: int, keys: str = "") -> Content:
     mark = state_style(worst.kind)
     others = sum(alert.kind != worst.kind for alert in alerts)
     more = f"  +{others:,} more" if others else ""
-    head = clip(f" {mark.text}  {_subjects(alerts)} since {clock(worst.since)}", width - len(more) - 1)
+    time = f"silent {duration(now - worst.since)}" if worst.kind == "stall" else f"since {clock(worst.since)}"
+    head = clip(f" {mark.text}  {_subjects(alerts)} {time}", width - len(more) - 1)
     words = clip(f": {worst.words}", max(0, width - len(head) - len(more) - 1))
     keys = keys if len(head) + len(words) + len(more) + len(keys) <= width else " "
     return Content.assemble((head, f"bold {mark.style}"), (words, mark.style), (more, "bold"), (keys, "$muted"))

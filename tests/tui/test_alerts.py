@@ -62,9 +62,12 @@ def test_equal_alerts_of_many_ranks_are_one_message_that_fits() -> None:
     stalled = Alert("stall", 3, None, None, "", 7.0, "quiet")
     assert list(alert_messages([stalled])) == [], "the panel of ranks says so"
     for width in (60, 80, 160):
-        shown = alert_line([*many, Alert("throttled", None, 1, 4, "", 7.0, "slowed")], width, "  e: go ").plain
+        shown = alert_line([*many, Alert("throttled", None, 1, 4, "", 7.0, "slowed")], width, 9.0, "  e: go ").plain
         assert len(shown) <= width and "ranks 0-255" in shown and "+1 more" in shown
         assert shown.endswith("  e: go ") is (width > 60)
+    also = Alert("stall", 1, None, None, "", 7.0, "quiet")
+    silent = alert_line([stalled, also], 80, 311.0).plain
+    assert "ranks 1,3 silent 5:04: quiet" in silent
 
 
 # The app calls a person who looks elsewhere, and says what of their settings it does not use.

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skyward_core.views.log_buffers_and_rank_activity import SILENCE_OF_NEW_RANKS
+from skyward_core.views.log_buffers_and_rank_activity import MAX_SILENCE
 from skyward_core.views.machine_metrics import MachineMetrics
 from skyward_core.views.metric_kinds_and_order import classify_metric
 from skyward_core.views.pool_view import PoolView, RunView
@@ -113,7 +113,7 @@ def test_metric_is_classified_by_its_name(name: str, kind: str) -> None:
 
 def test_silent_rank_raises_a_stall_alert() -> None:
     session, view, run = running()
-    now = session.now + SILENCE_OF_NEW_RANKS
+    now = session.now + MAX_SILENCE
     for rank in (0, 1, 3):
         view.activity.record_activity(run.id, rank, now - 1)
     (alert,) = find_alerts(view, run, now)

@@ -8,12 +8,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from skyward_core.pool.agent_link import ClockSteps
 from skyward_core.views import events
-from skyward_core.views.log_buffers_and_rank_activity import MIN_SILENCE, SILENCE_OF_NEW_RANKS, Clocks, PoolActivity
+from skyward_core.views.log_buffers_and_rank_activity import MAX_SILENCE, MIN_SIGNS, MIN_SILENCE, Clocks, PoolActivity
 from tests.support.fake_session import FakeSession
 from tests.support.pool_parts import World, attached, intended
 
@@ -24,16 +24,18 @@ BEGAN = 1000.0
     ("pauses", "silent", "is_reported"),
     [
         # (how long it was quiet between signs, how long it has been now, whether that is told of)
-        ([], SILENCE_OF_NEW_RANKS - 1, False),  # nothing was ever heard: it may load, or compile
-        ([], SILENCE_OF_NEW_RANKS + 1, True),
+        ([], MAX_SILENCE - 1, False),  # nothing was ever heard: it may load, or compile
+        ([], MAX_SILENCE + 1, True),
         ([5], MIN_SILENCE + 1, False),  # next to nothing is known
         ([5] * 10, MIN_SILENCE - 1, False),
         ([5] * 10, MIN_SILENCE + 1, True),
-        ([600] * 10, 2900, False),  # a line an epoch
-        ([600] * 10, 3100, True),
-        ([5] * 10 + [300], 1400, False),  # it validates now and then
-        ([5] * 10 + [300] + [5] * 40, 70, True),  # as it did once, long ago
-        ([900] + [5] * 40, 70, True),  # a compilation at the beginning
+        ([20] * 10, 59, False),
+        ([20] * 10, 61, True),
+        ([600] * 10, MAX_SILENCE - 1, False),  # a line an epoch
+        ([600] * 10, MAX_SILENCE + 1, True),
+        ([5] * 10 + [40], 119, False),  # it validates now and then
+        ([5] * 10 + [40] + [5] * 40, 40, True),  # as it did once, long ago
+        ([900] + [5] * 80, 40, True),  # a compilation at the beginning
         ([0.1] * 1000, MIN_SILENCE + 1, True),  # a flood is a sign now and then
     ],
 )
@@ -46,6 +48,17 @@ def test_unusual_silence_is_learned_from_earlier_pauses(pauses: list[float], sil
     assert (found is not None) is is_reported
     assert found is None or found == pytest.approx(silent)
     assert rhythms.unusual_silence("other", 3, at, at + MIN_SILENCE) is None
+
+
+@given(st.floats(1, 1000), st.integers(MIN_SIGNS, 20), st.floats(0, 400))
+def test_rank_is_silent_after_three_usual_pauses_within_fixed_limits(pause: float, signs: int, silent: float) -> None:
+    rhythms = PoolActivity()
+    for sign in range(signs + 1):
+        rhythms.record_activity("run", 3, BEGAN + sign * pause)
+    allowed = min(300, max(30, 3 * pause))
+    assume(abs(silent - allowed) > 0.01)
+    found = rhythms.unusual_silence("run", 3, BEGAN, BEGAN + signs * pause + silent)
+    assert (found is not None) is (silent > allowed)
 
 
 @given(st.lists(st.floats(0, 1e9)), st.floats(0, 1e9))
@@ -131,8 +144,8 @@ def test_rank_on_a_node_with_a_wrong_clock_is_not_silent(behind: float) -> None:
     clock.hears(behind, ago=20)
     assert clock.quiet() is None
     clock.hears(behind)
-    clock.at += SILENCE_OF_NEW_RANKS + 1
-    assert clock.quiet() == pytest.approx(SILENCE_OF_NEW_RANKS + 1)
+    clock.at += MAX_SILENCE + 1
+    assert clock.quiet() == pytest.approx(MAX_SILENCE + 1)
 
 
 @pytest.mark.parametrize("before", [HOUR, 0.0])
@@ -145,8 +158,8 @@ def test_rank_whose_node_clock_changes_is_not_silent(before: float, after: float
         clock.hears(node_clock)
         clock.hears(node_clock, "r003.metrics")
         assert clock.quiet() is None
-    clock.at += SILENCE_OF_NEW_RANKS + 1
-    assert clock.quiet() == pytest.approx(SILENCE_OF_NEW_RANKS + 1)
+    clock.at += MAX_SILENCE + 1
+    assert clock.quiet() == pytest.approx(MAX_SILENCE + 1)
 
 
 def test_delayed_output_counts_with_its_own_time() -> None:
@@ -165,8 +178,8 @@ def test_client_clock_change_makes_no_rank_silent(seconds: float) -> None:
     clock.at += seconds
     clock.rhythms.shift_clock(seconds)
     assert clock.quiet() is None
-    clock.at += SILENCE_OF_NEW_RANKS + 1
-    assert clock.quiet() == pytest.approx(SILENCE_OF_NEW_RANKS + 1)
+    clock.at += MAX_SILENCE + 1
+    assert clock.quiet() == pytest.approx(MAX_SILENCE + 1)
 
 
 async def test_client_tracks_node_clock_offsets_and_its_own_clock_steps(
@@ -185,5 +198,5 @@ async def test_client_tracks_node_clock_offsets_and_its_own_clock_steps(
     ahead += HOUR
     client.news.update_cpu_time(link, {"t": "pong", "lease": None})
     assert view.activity.unusual_silence("ab12", 0, 0.0, time.time() + HOUR) is None
-    assert view.activity.unusual_silence("ab12", 0, 0.0, time.time() + HOUR + SILENCE_OF_NEW_RANKS + 1) is not None
+    assert view.activity.unusual_silence("ab12", 0, 0.0, time.time() + HOUR + MAX_SILENCE + 1) is not None
     await client.close()
