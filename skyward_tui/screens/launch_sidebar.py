@@ -263,12 +263,11 @@ class LaunchSidebar:
             self._screen.run_worker(self._load_runs(), group="before")
 
     def fit_code(self) -> None:
-        """Show the code if the fields leave enough rows, and the plan unless a small screen shows recent launches."""
+        """Show the code if the fields leave enough rows, and mark a form without a script for the style sheet."""
         form, fields, last = (self._screen.query_one(f"#{name}", Widget) for name in ("form", "fields", "last"))
         room = form.content_size.height - fields.virtual_size.height - last.outer_size.height - _GAP
-        narrow, small = self._screen.has_class("-narrow"), self._screen.has_class("-narrow", "-short")
-        self._screen.query_one(PlanPanel).display = self._starts is None or not small
-        form.set_class(self._starts is not None, "-empty")
+        narrow = self._screen.has_class("-narrow")
+        self._screen.query("#form, #plan").set_class(self._starts is not None, "-empty")
         self.code.display = self._is_read and room >= _LEAST and not narrow
         if self._starts is not None:
             self._starts.display = narrow or room >= _LEAST_STARTS

@@ -229,6 +229,20 @@ async def test_small_launch_form_shows_examples_until_it_has_a_script(app: Skywa
         assert "packaged examples" not in screen_text(app)
 
 
+async def test_enlarged_launch_form_never_shows_the_examples_beside_the_form(
+    app: SkywardApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with on_launch_form(app, (60, 15), "", until="packaged examples") as (pilot, screen):
+        with monkeypatch.context() as patch:
+            patch.setattr(screen, "_review", lambda: None)  # the list stays in its place until the form is reviewed
+            await pilot.resize_terminal(120, 40)
+            await until(pilot, "╭─ plan")
+            assert "packaged examples" not in screen_text(app)
+        screen.on_resize()
+        await until(pilot, "packaged examples")
+        assert screen.query("#form #starts")
+
+
 def test_python_code_is_highlighted_despite_syntax_errors() -> None:
     lines = list(highlight_python(SCRIPT + "x = (\n\x1b[31m"))
     styles = {(line.plain[span.start : span.end], span.style) for line in lines for span in line.spans}
