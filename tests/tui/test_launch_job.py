@@ -210,12 +210,11 @@ async def test_launch_suggestion_is_clicked_and_stays_visible(app: SkywardApp, t
         await pilot.resize_terminal(80, 24)
         await until(pilot, lambda: "╭─ recent launches and examples" in screen_text(app))
         await pilot.resize_terminal(120, 40)
-        await until(pilot, "  hello ")
+        await until(pilot, lambda: bool(screen.query("#form #starts")) and "  hello " in screen_text(app))
         rows = screen_text(app).splitlines()
         place = next(y for y, row in enumerate(rows) if "  hello " in row)
         await pilot.click(offset=(8, place))
-        await until(pilot, lambda: screen.form().script == "example:hello")
-        assert not screen.query("#starts")
+        await until(pilot, lambda: screen.form().script == "example:hello" and not screen.query("#starts"))
 
 
 @pytest.mark.parametrize("size", [(60, 15), (80, 24)])
