@@ -123,13 +123,17 @@ def _encode_image(image: Any) -> tuple[bytes, bytes]:
     data = buffer.getvalue()
     if len(data) > MAX_IMAGE_BYTES or not data.startswith((PNG, JPEG)):
         raise ValueError(f"sky.log_image() takes PNG and JPEG files of at most {MAX_IMAGE_BYTES:,} bytes")
-    if len(data) <= MAX_PREVIEW_BYTES:
+    is_short = len(data) <= MAX_PREVIEW_BYTES
+    width, height = int.from_bytes(data[16:20]), int.from_bytes(data[20:24])  # of a PNG file
+    if is_short and data.startswith(PNG) and max(width, height) <= PREVIEW_SIDES[0]:
         return data, data
     try:
         from PIL import Image
     except ImportError:
-        stride = 1 if pixels is None else -(-max(pixels.shape) // PREVIEW_SIDES[-1])
-        return data, b"" if pixels is None else _encode_png(pixels[::stride, ::stride])
+        if pixels is None:
+            return data, data if is_short and data.startswith(JPEG) else b""
+        stride = -(-max(pixels.shape) // PREVIEW_SIDES[-1])
+        return data, _encode_png(pixels[::stride, ::stride])
     small = Image.open(buffer).convert("RGB")
     for side in PREVIEW_SIDES:
         small.thumbnail((side, side))

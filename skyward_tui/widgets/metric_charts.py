@@ -693,7 +693,9 @@ def time_column(at: float, columns: int, span: tuple[float, float]) -> int:
     return round(min(max(0.0, part), 1.0) * max(0, columns - 1))
 
 
-MAX_PIXELS = 4_000_000  # maximum number of pixels of an image that is decoded
+# maximum number of pixels of an image that is decoded; decoding blocks the app for about 10 ms
+MAX_PIXELS = 640 * 480
+START_OF_SCAN = b"\xff\xda"  # marker in a JPEG file, once unless the file is progressive
 PICTURE_SIDE = 320  # pixels; maximum side of a picture that the terminal receives
 KITTY_CHUNK = 4096  # maximum characters of an image in one escape sequence
 # Character that Kitty replaces by a part of an image, and the characters that number its rows.
@@ -733,7 +735,9 @@ def draw_image(
     from PIL import Image  # imported late, because the package is optional
 
     with Image.open(BytesIO(data), formats=("PNG", "JPEG")) as file:
-        if file.width * file.height > MAX_PIXELS:
+        # A short JPEG file can contain thousands of scans, and each one takes as long as an image.
+        scans = data.count(START_OF_SCAN) if file.format == "JPEG" else 1
+        if file.width * file.height * scans > MAX_PIXELS:
             raise ValueError("too many pixels")
         image = file.convert("RGB")
     scale = min(width / image.width, 2 * min(height, len(_ROWS)) / image.height)

@@ -32,6 +32,14 @@ def flat(side: int) -> bytes:
     return file.getvalue()
 
 
+def many_scans(side: int = 320) -> bytes:
+    """Return a short JPEG file that contains thousands of scans, each of which takes as long as an image."""
+    Image.new("RGB", (side, side)).save(buffer := BytesIO(), "JPEG", progressive=True)
+    file = buffer.getvalue()[:-2]
+    scan = file[file.rfind(b"\xff\xda") :]
+    return file + scan * ((32_000 - len(file)) // len(scan)) + b"\xff\xd9"
+
+
 def bomb() -> bytes:
     """Return a PNG file of a few hundred bytes that claims to have hundreds of millions of pixels."""
     size = (30_000).to_bytes(4) * 2

@@ -20,7 +20,7 @@ from skyward_core.runtime import metric_logging
 from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, using
 from skyward_core.store.past_pool_views import load_metrics
 from skyward_core.views.rank_metrics_and_progress import MAX_IMAGES, MetricStore
-from tests.support.images import image_file, image_line, picture
+from tests.support.images import flat, image_file, image_line, many_scans, picture
 
 Logged = list[tuple[dict[str, Any], bytes, bytes]]
 
@@ -61,7 +61,8 @@ def test_files_and_their_bytes_are_stored_unchanged(logged: Callable[[], Logged]
         sky.log_image("samples", image, step=1200)
     sky.log_image("samples", picture())
     assert [data for _, data, _ in logged()] == [picture()] * 3 + [jpeg.getvalue(), picture()]
-    assert all(data == preview for _, data, preview in logged())
+    assert all(data == preview for fields, data, preview in logged() if fields["path"].endswith("png"))
+    assert pixels(logged()[3][2]).shape == (16, 24, 3)
     assert [(each["path"], each["step"]) for each, _, _ in logged()][2:] == [
         ("images/r1/samples-1200-0.png", 1200),
         ("images/r1/samples-1200-0.jpg", 1200),
@@ -195,6 +196,15 @@ def test_preview_of_a_large_image_is_small(logged: Callable[[], Logged]) -> None
     (_, data, noise), (_, _, flat) = logged()
     assert (pixels(data) == NOISE).all() and len(noise) <= metric_logging.MAX_PREVIEW_BYTES
     assert pixels(flat).shape == (320, 249, 3)
+
+
+@pytest.mark.parametrize("file", [flat(2000), many_scans()], ids=["png", "jpeg"])
+def test_preview_of_a_short_file_is_small_and_has_one_scan(file: bytes, logged: Callable[[], Logged]) -> None:
+    assert len(file) <= metric_logging.MAX_PREVIEW_BYTES
+    sky.log_image("x", file)
+    ((_, data, preview),) = logged()
+    assert data == file and pixels(preview).shape == (320, 320, 3)
+    assert preview.count(b"\xff\xda") == 1
 
 
 def test_preview_without_pillow_is_coarse_or_missing(
