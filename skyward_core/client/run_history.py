@@ -694,7 +694,7 @@ def load_preview(ledger: Ledger, run: str) -> RunPreviewData:
         logs = RunLogs(ledger, run)
         cause = None if row.root_cause is None else row.root_cause.rank
         rank = cause if cause in logs.ranges else min(logs.ranges, default=None)
-        lines = [] if rank is None else last_lines(logs, rank, run)
+        lines = [] if rank is None else last_lines(logs, rank)
     metrics = MetricStore()
     with suppress(OSError):
         metrics = load_metrics(folder, run)
@@ -710,12 +710,11 @@ def _trial_table(ledger: Ledger, pool: str, run: RunView, metrics: MetricStore) 
     return None
 
 
-def last_lines(logs: RunLogs, rank: int, run: str) -> list[str]:
+def last_lines(logs: RunLogs, rank: int) -> list[str]:
     """Return the last lines that a rank printed in a run."""
     parts = logs.ranges[rank]
     if sum(sum(part.end) - sum(part.start) for part in parts) <= SHORT_LOG_BYTES:
-        # The range of an active run begins with output that an earlier run's worker printed while it exited.
-        return list(deque((line.text for line in logs.lines(rank) if line.about.run in ("", run)), MAX_LINES))
+        return list(deque((line.text for line in logs.lines(rank)), MAX_LINES))
     # Show the end of stdout or stderr, whichever has more text, because the two streams of a long log are not merged.
     return max([_read_tail(logs.folder, parts[-1], stream) for stream in (0, 1)], key=len)
 

@@ -13,14 +13,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from skyward_core.protocol.node_paths import ERR, MARKS, OUT
-from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, decode_marks
+from skyward_core.protocol.stdout_stderr_order_marks import AFTER, BEFORE, decode_marks
 from skyward_core.protocol.validators import is_log_name
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
 from skyward_core.store.pool_folder import log_files, parse_rank
 from skyward_core.store.state_folder import ensure_pool_folder
 from skyward_core.views.log_buffers_and_rank_activity import Line, LineInfo, LineSplitter, Ring, join_lines, rank_prefix
-from skyward_core.views.stdout_stderr_order import PIECE_BYTES, STREAMS, Piece, Place, end_place, merge_streams
+from skyward_core.views.stdout_stderr_order import (
+    PIECE_BYTES,
+    STREAMS,
+    Piece,
+    Place,
+    end_place,
+    first_marks,
+    merge_streams,
+)
 
 
 class LogRange(NamedTuple):
@@ -123,7 +131,7 @@ class RunLogs:
         return found
 
     def _running_ranges(self, ledger: Ledger, row: RunRow, ended: list[LogRange]) -> list[LogRange]:
-        """Return the output of the active calls of a run: the bytes after all ended calls."""
+        """Return the output of the active calls of a run: the bytes after all ended calls and exited workers."""
         starts: dict[str, Place] = {}
         for other in ledger.runs(row.token):
             for part in ended if other.run == row.run else self._ended_ranges(ledger, other):
@@ -134,6 +142,11 @@ class RunLogs:
             start = starts.get(stem, (0, 0))
             out, err = end_place(self.folder, stem)
             end = max(start[0], out), max(start[1], err)
+            for mark in first_marks(self.folder, stem, start) if end != start else ():
+                if mark.run == row.run:
+                    break
+                if mark.kind == AFTER and mark.run:  # The worker of an earlier run printed this output while it exited.
+                    start = min(max(start[0], mark.out), end[0]), min(max(start[1], mark.err), end[1])
             if end != start:
                 found.append(LogRange(stem, start, end))
         return found

@@ -16,6 +16,7 @@ from skyward_core.protocol.stdout_stderr_order_marks import BEFORE, MARK_BYTES, 
 
 STREAMS = ("out", "err")
 PIECE_BYTES = 256 << 10  # maximum bytes read from a log file at once
+MARK_READS, MARK_READ_BYTES = 64, 1 << 10  # reads and bytes per read of the marks at the start of a run
 ORDER_TIMEOUT = 0.3  # seconds that output waits for the marks that determine its order
 
 Place = tuple[int, int]  # offsets in the log files of standard output and standard error
@@ -229,6 +230,16 @@ def find_tail_start(folder: Path, stem: str, end: Place, size: int) -> Place:
             if (mark := _read_mark(marks, found)) is not None and mark.out <= end[0] and mark.err <= end[1]:
                 return max(mark.out, end[0] - size), max(mark.err, end[1] - size)
     return max(0, end[0] - size), max(0, end[1] - size)
+
+
+def first_marks(folder: Path, stem: str, start: Place) -> Iterator[Mark]:
+    """Yield the first order marks of a worker that describe output after ``start``, from at most 64 KiB of marks."""
+    path = folder / f"{stem}{MARKS}"
+    marks = _PieceFile(path, _mark_offset_before(path, start))
+    for _ in range(MARK_READS):
+        for mark in decode_marks(marks.read(MARK_READ_BYTES) + marks.line()):
+            if mark.out > start[0] or mark.err > start[1]:
+                yield mark
 
 
 def end_place(folder: Path, stem: str) -> Place:

@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 import skyward_core as sky
-from skyward_core.client.run_history import load_preview
+from skyward_core.client.run_history import RunLogs, follow_output, load_preview
 from skyward_core.plugins import Plugin
 from skyward_core.store.ledger import Ledger
 from tests.support.pool_logs import last_run, log_of, settled, stored
@@ -172,6 +173,40 @@ def test_report_of_a_killed_worker_is_not_in_the_logs_of_the_next_run(home: Path
         logs = pool.pool.view.logs
         assert logs.for_run(last_run(pool)).rank(0).last(9) == ["second"]
         assert "is killed" in logs.for_run(first).rank(0).last(1)[0]
+
+
+def test_logs_of_an_active_run_omit_the_exit_output_of_an_earlier_run(home: Path, tmp_path: Path) -> None:
+    def prints_at_exit(folder: str) -> None:
+        atexit.register(lambda: print("from an exit handler", flush=True))
+        atexit.register(lambda: print("and on stderr", file=sys.stderr, flush=True))
+        print("first")
+        if sky.instance_info().rank == 1:
+            while not (Path(folder) / "first").exists():
+                time.sleep(0.01)
+            sys.exit(3)  # replaces the workers of both ranks
+        (Path(folder) / "first").touch()
+
+    def waits(folder: str) -> None:
+        print("second")
+        (Path(folder) / f"begun{sky.instance_info().rank}").touch()
+        while not (Path(folder) / "go").exists():
+            time.sleep(0.01)
+
+    options = sky.Options(console=False)
+    with ThreadPoolExecutor(1) as threads, sky.Compute(provider=sky.Local(), nodes=2, options=options) as pool:
+        with pytest.raises(sky.RunError, match="called sys"):
+            sky.function(prints_at_exit)(str(tmp_path)) @ pool
+        running = threads.submit(lambda: sky.function(waits)(str(tmp_path)) @ pool)
+        wait_until(lambda: len(list(tmp_path.glob("begun?"))) == 2, 20, what="the second run")
+        settled(pool)
+        folder = RunLogs(Ledger(), last_run(pool)).folder
+        assert [path.read_text() for path in folder.glob("r00?.out")] == ["first\nfrom an exit handler\nsecond\n"] * 2
+        texts = [piece.data.decode() for piece in follow_output(Ledger(), last_run(pool), None)]
+        assert "".join(texts) == "second\nsecond\n" and [line.text for line in stored(pool, last_run(pool))] == [
+            "second"
+        ]
+        (tmp_path / "go").touch()
+        running.result(60)
 
 
 def test_slow_memory_release_at_exit_is_not_reported_as_a_hang(home: Path) -> None:

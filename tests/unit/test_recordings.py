@@ -558,7 +558,7 @@ def test_preview_reads_the_last_lines_of_one_run_in_a_long_log(tmp_path: Path) -
     part = LogRange("r000", (len(before), 0), (len(before) + len(own), 0))
     logs: Any = SimpleNamespace(folder=tmp_path, ranges={0: [part]})
     assert len(own) > run_history.SHORT_LOG_BYTES
-    assert last_lines(logs, 0, "") == lines[-run_history.MAX_LINES :]
+    assert last_lines(logs, 0) == lines[-run_history.MAX_LINES :]
 
 
 def test_preview_reads_a_bounded_sample_of_metrics(tmp_path: Path) -> None:
