@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,16 +20,17 @@ import pytest
 import skyward_core as sky
 from skyward_core.store.ledger import Ledger
 from tests.support.faults import agent_pids, on_loop, worker_pids
+from tests.support.full_disk import fill
 from tests.support.loss import cut, lose
 from tests.support.pool_logs import last_run
-from tests.support.processes import exists
+from tests.support.processes import exists, run_command
 from tests.support.waiting import wait_until
 
-STEPS, SAVE_EVERY, LAST_FAULT = 100, 5, 60  # no fault meets a rank that is about to end
+STEPS, SAVE_EVERY, LAST_FAULT = 100, 20, 60  # no fault meets a rank that is about to end
 MAX_LEAD = 10  # steps that a rank may be ahead of another one, as in a collective
-FAULTS = ("rank", "node", "error", "agent", "link")
-FAULTS_WITHOUT_CLIENT = ("rank", "error")
-RESTARTING = ("rank", "node", "error")  # faults that end an attempt; after the others the ranks work on
+DISK_SIZE = "1m"  # of the working folder: small, because ranks fill it
+FAULTS = ("rank", "node", "error", "disk", "agent", "link")
+FAULTS_WITHOUT_CLIENT = ("rank", "error", "disk")
 
 
 def next_state(state: int, rank: int, step: int) -> int:
@@ -48,19 +50,35 @@ def train(folder: str, ranks: int) -> tuple[int, int]:
         draft.write_text(json.dumps(values))
         draft.replace(path)
 
+    def save_on_full_disk() -> None:
+        free = fill(Path(folder_of_run, f"filler.{rank}"))
+        try:
+            save(saved, values)
+        finally:
+            free()
+
     rank, number = sky.instance_info().rank, sky.attempt().number
-    saved, error = Path(sky.checkpoint_dir(), f"{rank}.json"), Path(folder, f"error.{rank}")
+    folder_of_run = sky.checkpoint_dir()
+    saved, error, disk = (
+        Path(folder_of_run, f"{rank}.json"),
+        *(Path(folder, f"{f}.{rank}") for f in ("error", "disk")),
+    )
     values = json.loads(saved.read_text()) if saved.exists() else {"step": 0, "state": 0}
+    save(Path(folder, f"begun.{number}.{rank}.json"), values)
     while values["step"] < STEPS:
         step = values["step"] + 1
         values = {"step": step, "state": next_state(values["state"], rank, step)}
         if step % SAVE_EVERY == 0:
             save(saved, values)
+            save(Path(folder, f"saved.{number}.{rank}.json"), values)
         sky.log(step=step)
         save(Path(folder, f"{number}.{rank}.json"), {"step": step, "pid": os.getpid()})
         if error.exists():
             error.unlink()
             raise ValueError("bad batch")
+        if disk.exists():
+            disk.unlink()
+            save_on_full_disk()
         time.sleep(0.02)
         while min(map(step_of, range(ranks))) < step - MAX_LEAD:
             time.sleep(0.02)
@@ -106,14 +124,14 @@ class Training:
         return self._best <= LAST_FAULT
 
     def fail(self, fault: str, node: int) -> None:
-        """Kill a rank, or make it raise an error."""
+        """Kill a rank, make it raise an error, or let it save on a full disk."""
         self.faults.append(fault)
         position = json.loads((self._folder / f"{self.attempt}.{node}.json").read_text())
         self.pids.add(position["pid"])
         if fault == "rank":
             os.kill(position["pid"], signal.SIGKILL)
         else:
-            (self._folder / f"error.{node}").touch()
+            (self._folder / f"{fault}.{node}").touch()
         self.attempt += 1
 
     def fail_any(self) -> None:
@@ -129,7 +147,7 @@ class Training:
             wait_until(lambda: link.up and exists(link.welcome["pid"]))  # the agent may have been killed before
         self.pids |= {*agent_pids(compute), *worker_pids(compute)}
         match fault:
-            case "rank" | "error":
+            case "rank" | "error" | "disk":
                 self.fail(fault, node)
                 return True
             case "node":
@@ -144,22 +162,51 @@ class Training:
         self.faults.append(fault)
         return True
 
+    def check_begins(self) -> None:
+        """Check that each attempt began with the newest complete checkpoint of each rank."""
+
+        def step_of(path: Path) -> int:
+            return int(json.loads(path.read_text())["step"]) if path.exists() else 0
+
+        for rank in range(self._nodes):
+            newest = 0
+            for number in range(1, self.attempt + 1):
+                begun = self._folder / f"begun.{number}.{rank}.json"
+                assert begun.exists() and step_of(begun) in (newest, newest + SAVE_EVERY), (rank, number, self.faults)
+                # A rank that is killed right after a save cannot note it any more.
+                newest = max(step_of(begun), step_of(self._folder / f"saved.{number}.{rank}.json"))
+
     def check_end(self, compute: sky.Compute, results: list[Any]) -> None:
         """Check the results, the attempts and the records."""
         expected = [0] * self._nodes
         for step in range(1, STEPS + 1):
             expected = [next_state(state, rank, step) for rank, state in enumerate(expected)]
         assert results == [(self.attempt, state) for state in expected], self.faults
+        self.check_begins()
         run = last_run(compute)
         wait_until(lambda: compute.pool.view.runs[run].state == "done")
         view = compute.pool.view.runs[run]
         assert [end.number for end in view.ended_attempts] == [*range(1, self.attempt)], self.faults
+        full = [end for end in view.ended_attempts if "No space left on device" in end.message]
+        assert len(full) == self.faults.count("disk") and {end.cause for end in full} <= {"error"}, self.faults
         on_loop(compute.pool.context.news.records.flush)
         row = Ledger().run(run)
         assert row is not None
         assert (row.state, row.attempts or 1) == ("done", self.attempt)
         assert [outcome.kind for outcome, _ in Ledger().outcomes(run)] == ["returned"] * self._nodes
         self.pids |= {*agent_pids(compute), *worker_pids(compute)}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Working folder on a small file system."""
+    (folder := tmp_path / "project").mkdir()
+    made = run_command(["mount", "-t", "tmpfs", "-o", f"size={DISK_SIZE}", "tmpfs", str(folder)])
+    if made.returncode:
+        pytest.skip(f"no small disk could be mounted: {made.stderr.strip()}")
+    monkeypatch.chdir(folder)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def check_processes(training: Training) -> None:
@@ -170,9 +217,8 @@ def check_processes(training: Training) -> None:
 @pytest.mark.parametrize("seed", range(0, 50, 2))
 @pytest.mark.proof("5 s of a processor", after=1)
 def test_result_and_attempts_are_exact_after_random_faults(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    home: Path, tmp_path: Path, project: Path, seed: int
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     nodes = 2 + seed % 4 // 2
     (folder := tmp_path / "positions").mkdir()
     options = replace(OPTIONS, cluster=bool(seed % 3))
@@ -191,10 +237,9 @@ def test_result_and_attempts_are_exact_after_random_faults(
 @pytest.mark.parametrize("seed", range(1, 50, 2))
 @pytest.mark.proof("6 s of a processor")
 def test_result_and_attempts_are_exact_if_the_client_is_killed(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    home: Path, tmp_path: Path, project: Path, seed: int
 ) -> None:
     """The client dies before, during or after a restart, and the next one attaches at any time."""
-    monkeypatch.chdir(tmp_path)
     nodes = 2 + seed % 4 // 2
     (folder := tmp_path / "positions").mkdir()
     training = Training(folder, nodes, seed)
@@ -216,7 +261,7 @@ def test_result_and_attempts_are_exact_if_the_client_is_killed(
         try:
             running = beside.submit(compute.wait)
             for _ in range(2):
-                if not training.meet_fault(compute, running, ("rank", "error", "node", "link")):  # type: ignore[arg-type]
+                if not training.meet_fault(compute, running, ("rank", "error", "disk", "node", "link")):  # type: ignore[arg-type]
                     break
             training.check_end(compute, running.result(60))  # type: ignore[arg-type]
         finally:
