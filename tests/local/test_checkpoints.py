@@ -185,6 +185,38 @@ def test_rank_that_dies_during_a_save_continues_from_the_save_before(hosts: Host
 
 
 @sky.function
+def save_elsewhere_and_die(seen: str) -> list[str]:
+    """Save three steps outside of the run's folder, each when the client has the one before, and die."""
+
+    def is_on_client(step: int) -> bool:
+        return any(each.exists() for each in Path(seen).glob(f"*/*/out/step-{step}/w.bin"))
+
+    folder, is_head = Path("out"), sky.instance_info().is_head
+    if not sky.attempt().is_restart:
+        for step in (1, 2, 3) if is_head else ():
+            (target := folder / f"step-{step}" / "w.bin").parent.mkdir(parents=True)
+            target.write_bytes(bytes([step]) * 1000)
+            wait_until(lambda step=step: is_on_client(step))  # type: ignore[misc]
+        wait_until(lambda: is_head and not is_on_client(1))
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sorted(each.parent.name for each in folder.rglob("w.bin"))
+
+
+def test_files_of_a_pattern_are_checkpoints_within_their_size(hosts: Hosts, project: Path) -> None:
+    """The client deletes the oldest ones beyond ``checkpoint_limit``. The other node continues from the newest."""
+    limits = {"keep_checkpoints": 9, "checkpoint_limit": 2500}
+    options = sky.Options(console=False, grace=0.5, on_loss="restart", **limits)  # type: ignore[arg-type]
+    image = sky.Image(checkpoints=["out/**"])
+    with sky.Compute(provider=hosts.provider(), nodes=2, image=image, options=options) as pool:
+        head, other = save_elsewhere_and_die(str(project / "outputs")) @ pool
+        (run,) = pool.pool.view.runs.values()
+        assert run.attempt == 2
+    assert head == ["step-1", "step-2", "step-3"], "a node keeps the files of its own ranks"
+    assert "step-3" in other and "step-1" not in other
+    assert {each.parent.name for each in Path("outputs").rglob("w.bin")} == {"step-2", "step-3"}
+
+
+@sky.function
 def save_when_the_other_node_has_a_copy(last: int, seen: str) -> list[str]:
     """Save steps on the head, each when the other node has the step before. Return the steps that a node has."""
     is_head, folder = sky.instance_info().is_head, Path(sky.checkpoint_dir())

@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from skyward_core.pool.checkpoint_sets import CheckpointFile, CheckpointSet, find_sets, inspect_content, select_latest
+from skyward_core.pool.checkpoint_sets import (
+    CheckpointFile,
+    CheckpointSet,
+    find_sets,
+    inspect_content,
+    select_latest,
+    select_outdated,
+)
 from tests.support.examples import examples
 
 Write = tuple[str, bytes]
@@ -126,6 +133,26 @@ def test_no_torn_checkpoint_is_chosen_after_a_power_cut_at_any_instant(
 def test_run_continues_from_the_newest_complete_sets(paths: list[str], latest: list[str]) -> None:
     sets = find_sets(CheckpointFile(path, 1, at * 2.0) for at, path in enumerate(paths))
     assert {file.path for each in select_latest(sets) for file in each.files} == set(latest)
+
+
+@pytest.mark.parametrize(
+    ("keep", "limit", "outdated"),
+    [
+        (9, 1000, []),
+        (2, 1000, ["step-1", "step-2"]),
+        (9, 60, ["step-1", "step-2"]),
+        (9, 59, ["step-1", "step-2", "step-3"]),
+        (9, 1, ["step-1", "step-2", "step-3"]),  # the newest one stays, although it is larger
+        (0, 1000, ["step-1", "step-2", "step-3"]),
+    ],
+)
+def test_sets_beyond_the_number_or_the_size_are_outdated(keep: int, limit: int, outdated: list[str]) -> None:
+    """Incomplete sets and files without a number are never outdated, and each family has its own limits."""
+    files = [CheckpointFile(f"step-{step}/a.bin", 30, step * 10.0) for step in (1, 2, 3, 4)]
+    more = [CheckpointFile("model.pt", 500, 1.0), CheckpointFile("b/step-1/a.bin", 30, 2.0)]
+    torn = CheckpointFile("step-5/a.bin", 30, 50.0, "is cut off")
+    sets = find_sets([*files, *more, torn])
+    assert sorted(each.name for each in select_outdated(sets, keep, limit)) == outdated
 
 
 @pytest.mark.parametrize("name", [".metadata", "a.json", "a.safetensors", "a.pt", "a.h5"])
