@@ -216,6 +216,22 @@ def test_failing_rank_of_a_job_stops_the_others(cli: Cli, pool: str) -> None:
     assert found["ranks"][0]["outcome"] == "collateral"
 
 
+@pytest.mark.proof("2 s of a processor")
+def test_job_recovery_restarts_the_run_commands_after_errors_up_to_its_limit(cli: Cli) -> None:
+    """``setup`` does not run again, and an error after the limit fails the job."""
+    run = "echo attempt $SKYWARD_ATTEMPT; test $SKYWARD_ATTEMPT -gt {}"
+    text = "resources:\n  job_recovery:\n    max_restarts_on_errors: {}\nsetup: echo set up\nrun: |\n  {}\n"
+    # Each attempt fails at another place, because the same error twice without progress ends the run.
+    places = run.format(2) + " || exit $SKYWARD_ATTEMPT"
+    done = cli("launch", write_job_file(cli, text.replace("{}", "2", 1).replace("{}", places)), "-c", "again", "--down")
+    said = [line.partition("| ")[2] for line in done.stdout.splitlines() if line.startswith("r000| ")]
+    assert [line for line in said if not line.startswith("---")] == ["set up", "attempt 1", "attempt 2", "attempt 3"]
+    assert "restart 2 of 2 after an error of the code" in done.stderr
+    name = write_job_file(cli, text.replace("{}", "1", 1).replace("{}", places))
+    failed = cli("launch", name, "-c", "again", "--down", status=2)
+    assert "the run was restarted once after an error of the code, which is the limit" in failed.stderr
+
+
 @pytest.mark.proof("0.5 s of a processor")
 def test_job_can_be_detached_and_its_pool_torn_down_by_launch(cli: Cli) -> None:
     name = write_job_file(cli, "run: while ! [ -e go ]; do sleep 0.02; done; echo went\n")
