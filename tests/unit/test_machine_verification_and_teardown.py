@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,6 +23,7 @@ from skyward_core.providers import provider_call_logs_polling_and_cache as provi
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.receipts_and_bills import Receipt
 from skyward_core.views import events
+from skyward_core.views.pool_view import PoolView, RunView
 from tests.support.pool_parts import Client, Transport, World, dead_process, intended, machine
 from tests.support.waiting import until
 
@@ -413,3 +415,20 @@ async def test_immediate_teardown_without_provider_support_is_rejected(ledger: L
                 await pool.down(now=True)
             assert not pool.context.leaving and world.ended == []
             assert pool.view.state == "up"
+
+
+def test_receipt_names_attempts_and_the_cost_until_the_last_one_began() -> None:
+    def ended(number: int, at: float, restarts: bool, pause: float = 0.0) -> events.AttemptEnded:
+        return events.AttemptEnded(
+            pool="p", run="r", at=at, number=number, cause="loss", message="killed", restarts=restarts, pause=pause
+        )
+
+    restarted = RunView("restarted", "p", "train", "broadcast", 2, 1000.0)
+    restarted.ended_attempts = ended(1, 1900.0, True), ended(2, 2740.0, True, 60.0), ended(3, 4600.0, False)
+    failed = RunView("failed", "p", "train", "broadcast", 2, 1000.0)
+    failed.ended_attempts = (ended(1, 1900.0, False),)
+    view = PoolView("p", runs={each.id: each for each in (restarted, failed)})
+    context = cast(Any, SimpleNamespace(view=view))
+    assert teardown._attempt_notes(context) == ["run restarted took 3 attempts"]
+    view.price_hourly = 20.0
+    assert teardown._attempt_notes(context) == ["run restarted took 3 attempts, $10.00 until the last one began"]

@@ -113,6 +113,26 @@ def test_past_runs_are_newest_first_with_outcome_duration_and_cost(ledger_with_p
     assert (done.script, done.arguments, done.provider) == ("train_0.py", ("lr=0.0",), "world")
 
 
+def test_failed_attempts_cost_the_time_until_the_next_one_began(ledger_with_past_runs: Ledger) -> None:
+    """The cost of an attempt includes the pause after it. The last attempt is not listed, because no other follows."""
+    began = time.time() - 8 * HOUR
+    ends = [
+        events.AttemptEnded(
+            pool="llama", run="r0", at=began + after, number=number, cause="error", message="bad\x1b[31m",
+            restarts=number < 3, pause=pause,
+        )
+        for number, (after, pause) in enumerate([(600.0, 300.0), (1800.0, 0.0), (1800.0, 0.0)], 1)
+    ]  # fmt: skip
+    rows = tuple(map(events.attempt_end_row, ends))
+    ledger_with_past_runs.record_runs({"r0": {"opened_at": began, "attempts": 3, "attempt_ends": rows}}, (), None)
+    (run,) = (each for each in past_runs(ledger_with_past_runs, RunSearch(), {}, {}) if each.run == "r0")
+    assert run.attempts == 3
+    assert [(each["number"], each["cause"]) for each in run.failed_attempts] == [(1, "error"), (2, "error")]
+    assert [each["seconds"] for each in run.failed_attempts] == pytest.approx([600.0, 900.0], rel=1e-3)
+    assert [each["dollars"] for each in run.failed_attempts] == pytest.approx([0.5, 0.5], rel=1e-3)
+    assert run.failed_attempts[1]["message"].isprintable()
+
+
 def test_run_seen_to_end_is_not_running(ledger_with_past_runs: Ledger) -> None:
     view = PoolView("here", state="up", runs={"r9": RunView("r9", "here", "evaluate", "single", 1, 100.0)})
     (running,) = past_runs(ledger_with_past_runs, RunSearch(["evaluate"]), {}, view.runs)
