@@ -99,8 +99,7 @@ def result_pickles(ledger: Ledger, run: RunView) -> dict[int, Path]:
     folder = pool_path(ledger.pool(row.token).key) / "results" if row is not None else None
     returned = [out.index for out in run.outcomes() if out.kind == "returned"]
     paths = {index: folder / f"{run.id}.{index}.pickle" for index in returned} if folder is not None else {}
-    missing = [index for index, path in paths.items() if not path.is_file()]
-    if missing or not paths:
+    if not paths or not all(path.is_file() for path in paths.values()):
         raise UsageError(
             f"Some results of run {run.id} are not on this machine: only its script received them, or the nodes still "
             "have them. Export the available results to a .csv, .json or .parquet file."

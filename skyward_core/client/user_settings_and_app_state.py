@@ -147,7 +147,8 @@ def read_user_settings(own: Path, project: Path) -> UserSettings:
         commands=tuple(filter(None, commands)),
         columns=reader.take("columns", "runs", (), _parse_names),
     )
-    reader.reject_unknown()
+    for table, rest in reader.tables.items():
+        reader.problems.extend(f"{reader.path}: unknown setting {table}.{key}" for key in rest)
     return replace(settings, refused=(*reader.problems, *_user_only_problems(own, project)))
 
 
@@ -189,11 +190,6 @@ class _SettingsFile:
         except ValueError as error:
             self.problems.append(f"{self.path}: {table}.{key} is ignored: {error}")
             return default
-
-    def reject_unknown(self) -> None:
-        """Add a problem for each value in the file that no setting has used."""
-        for name, rest in self.tables.items():
-            self.problems.extend(f"{self.path}: unknown setting {name}.{key}" for key in rest)
 
 
 def parse_value(kind: Callable[[Any], Any], value: Any) -> Any:

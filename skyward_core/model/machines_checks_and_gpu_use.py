@@ -194,8 +194,7 @@ class GpuUse(Value):
     @classmethod
     def from_json(cls, report: Mapping[str, Any]) -> GpuUse:
         """Return the use of a GPU from its entry in a machine's report."""
-        processes = tuple(GpuProcess(**each) for each in report["processes"])
-        return cls(**{**report, "processes": processes})
+        return cls(**{**report, "processes": tuple(GpuProcess(**each) for each in report["processes"])})
 
     @property
     def is_free(self) -> bool:

@@ -97,11 +97,6 @@ def node_folder() -> Path:
     return folder
 
 
-def has_remote_nodes(info: InstanceInfo) -> bool:
-    """Check whether the nodes are on several hosts."""
-    return len({peer.address for peer in info.peers}) > 1
-
-
 @contextmanager
 def prepare_node_files(info: InstanceInfo, port: int, login: tuple[str, str], host: tuple[str, str]) -> Iterator[Path]:
     """Create the files for ssh that all ranks of a node use, for the duration of a ``with`` block.

@@ -161,8 +161,7 @@ class Expiry:
         options = context.options
         at = expiry_time(time.time(), context.row.created_at, options.idle_timeout, options.ttl, seconds)
         try:
-            work = provider.date(context.name, context.machines, at)
-            await log_query("date", context.name, work)
+            await log_query("date", context.name, provider.date(context.name, context.machines, at))
         except (SkywardError, OSError) as error:
             self._context.news.emit_warning(
                 f"cannot update the expiry date of the machines in the account: {error_message(error)}"

@@ -510,8 +510,7 @@ class NodeRecovery:
             async with context.roster.decision_lock(link.node) as decided:
                 if not (decided or link.gone or link is not context.links[link.node]):
                     released.append(context.machines[link.node])
-                    preemption = self._describe_preemption(link.node, released[-1])
-                    self._mark_lost(link, preemption, taken_back=True)
+                    self._mark_lost(link, self._describe_preemption(link.node, released[-1]), taken_back=True)
         if released:  # end all preempted machines with one request, because Slurm can only end a whole allocation
             await log_call("terminate", context.name, context.provider.terminate(context.name, released))
 

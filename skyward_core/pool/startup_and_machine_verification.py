@@ -696,8 +696,7 @@ class PoolStartup:
             raise _no_answer_error(pool.name, failures[0][1]) from failures[0][1]
         for link, error in failures:
             link.start_reconnecting(error_message(error))
-        up = [link for link in pool.links if link.up]
-        for link in up:
+        for link in [link for link in pool.links if link.up]:
             if pool.observer or not self._is_unfinished or self._verifier.purchase_of(link.node) is None:
                 self._news.emit_phase(link.node, "ready", address=pool.machines[link.node].address)
         if not pool.observer:

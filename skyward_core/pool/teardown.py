@@ -381,8 +381,7 @@ def _recorded_machines(pool: PoolContext) -> tuple[list[Machine], list[str]]:
     try:
         return [*pool.ledger.machines(pool.token), *pool.ledger.replaced_machines(pool.token)], []
     except LedgerError as error:
-        replaced = pool.options.replaces_lost_nodes
-        return [], [f"replaced machines ({error})"] if replaced else []
+        return [], [f"replaced machines ({error})"] if pool.options.replaces_lost_nodes else []
 
 
 def _attempt_notes(context: PoolContext) -> list[str]:

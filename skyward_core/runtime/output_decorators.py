@@ -169,7 +169,9 @@ _install = threading.Lock()
 
 
 def _silence(streams: tuple[str, ...], only: Only | None) -> AbstractContextManager[object]:
-    return nullcontext() if only is not None and _may_print(only, instance_info()) else _mute(streams)
+    if only is not None and _may_print(only, instance_info()):
+        return nullcontext()
+    return _filtered(streams, _muted_here, streams, _muted, _muted.get() | frozenset(streams))
 
 
 def _may_print(only: Only, info: InstanceInfo) -> bool:
@@ -178,10 +180,6 @@ def _may_print(only: Only, info: InstanceInfo) -> bool:
     if isinstance(only, tuple):
         return info.rank in only
     return bool(only(info)) if callable(only) else info.is_head
-
-
-def _mute(streams: tuple[str, ...]) -> AbstractContextManager[None]:
-    return _filtered(streams, _muted_here, streams, _muted, _muted.get() | frozenset(streams))
 
 
 @contextmanager

@@ -304,8 +304,7 @@ class PrintedMetrics:
             else:
                 at = since + (until - since) * (number + 1) / len(lines)
                 values = self._accept(line, at)
-                done = self._progress(line, bool(values))
-                progress = done or progress
+                progress = self._progress(line, bool(values)) or progress
                 yield from ((*each, None) for each in values)
         if progress is not None:
             yield until, {}, progress

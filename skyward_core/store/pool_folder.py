@@ -165,8 +165,7 @@ def _encode_about(pool: str, run: str) -> str:
 
 def _event_line(event: events.Event, texts: Mapping[int, str]) -> str:
     if isinstance(event, events.RankEnded) and (outcome := texts.get(id(event.outcome))) is not None:
-        about = _encode_about(event.pool, event.run)
-        return f'{about},"at":{event.at!r},"outcome":{outcome}}}\n'
+        return f'{_encode_about(event.pool, event.run)},"at":{event.at!r},"outcome":{outcome}}}\n'
     return encode_record(events.to_json(event)) + "\n"
 
 

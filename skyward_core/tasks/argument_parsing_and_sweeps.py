@@ -107,8 +107,7 @@ def describe_type(kind: Any) -> str:
 def _strip_annotations(kind: Any) -> Any:
     """Return the underlying type of ``Annotated``, ``Final``, ``ClassVar``, aliases, type variables and ``NewType``."""
     while True:
-        origin = typing.get_origin(kind)
-        if origin in (typing.Annotated, typing.Final, typing.ClassVar):
+        if typing.get_origin(kind) in (typing.Annotated, typing.Final, typing.ClassVar):
             kind = typing.get_args(kind)[0]
         elif (named := getattr(kind, "__supertype__", None)) is not None:
             kind = named

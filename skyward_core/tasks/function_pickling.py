@@ -626,8 +626,7 @@ def _find_unpicklable(pending: PendingFunction[Any]) -> str | None:
     """Describe the argument that cannot be pickled, and the object in it. None if each single argument can be
     pickled.
     """
-    values = [*zip(_parameter_names(pending), pending.args, strict=False), *pending.kwargs.items()]
-    for name, value in values:
+    for name, value in [*zip(_parameter_names(pending), pending.args, strict=False), *pending.kwargs.items()]:
         failure = _pickle_failure(value)
         if failure is not None:
             reason = _describe_failure(value, failure, name)

@@ -349,8 +349,7 @@ def strip_secrets(text: str, names: Collection[str], values: Collection[str]) ->
     Raises:
         JobFileError: If the values cannot be removed, or one of them also occurs elsewhere in the file.
     """
-    places = sorted(_secret_spans(text, set(names)), reverse=True)
-    for begin, end in places:
+    for begin, end in sorted(_secret_spans(text, set(names)), reverse=True):
         lines = text[begin:end].count("\n") if text[begin:end].endswith("\n") else 0
         text = f"{text[:begin]}null{chr(10) if lines else ''}{text[end:]}"
     written = text.encode()

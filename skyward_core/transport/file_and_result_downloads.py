@@ -177,8 +177,7 @@ def check_folder_owner(folder: Path) -> None:
         FileNotFoundError: If the folder does not exist.
         OSError: If another user owns the folder.
     """
-    found = folder.lstat()
-    if found.st_uid not in (0, os.getuid()) and folder.parent.stat().st_mode & stat.S_IWOTH:
+    if folder.lstat().st_uid not in (0, os.getuid()) and folder.parent.stat().st_mode & stat.S_IWOTH:
         raise OSError(f"{folder} belongs to another user, who could change the downloaded files: choose another folder")
 
 

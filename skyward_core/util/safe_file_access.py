@@ -130,7 +130,7 @@ def read_bytes(path: str | Path, most: int = MAX_BYTES) -> bytes:
         OSError: If the file cannot be read, is too large, or is not a regular file.
     """
     try:
-        with open(path, "rb", opener=_open_nonblocking) as file:
+        with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
             found = os.fstat(file.fileno())
             if stat.S_ISCHR(found.st_mode) and os.path.samestat(found, os.stat(os.devnull)):
                 # Return no content for /dev/null, which users name for "no file", as in "UserKnownHostsFile /dev/null".
@@ -219,10 +219,6 @@ def _check_depth(value: T) -> T:
         if not level:
             return value
     raise ValueError(_DEPTH_ERROR)
-
-
-def _open_nonblocking(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 PROJECT_FILE = "pyproject.toml"

@@ -118,7 +118,8 @@ def sanitize_in_place(text: str) -> str:
 
 def _filter_colors(line: str, *, colors: bool) -> str:
     if not line.isascii():
-        line = re.sub("[\x80-\x9f]", _expand_c1, line)
+        # Replace C1 control characters by the equivalent sequences of two characters (ESC and another).
+        line = re.sub("[\x80-\x9f]", lambda c1: "\x1b" + chr(ord(c1[0]) - 0x40), line)
     patterns = _patterns()
     if "\x1b" not in line:
         return patterns.forbidden.sub(_REPLACEMENT, line)
@@ -145,8 +146,3 @@ def _sequence_end(rest: str, *, is_last: bool) -> int:
         return min(ends) + 1
     # Normally the next ESC ends the string. Show a string that never ends, instead of dropping all following text.
     return sequence.end() if is_last else len(rest)
-
-
-def _expand_c1(c1: re.Match[str]) -> str:
-    """Return the sequence of two characters (ESC and another) that is equivalent to a C1 control character."""
-    return "\x1b" + chr(ord(c1[0]) - 0x40)

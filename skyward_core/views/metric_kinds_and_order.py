@@ -37,9 +37,7 @@ def classify_metric(name: str) -> Kind:
 def metric_direction(name: str) -> int:
     """Return -1 for a metric whose lower values are better, 1 for a metric whose higher values are better, else 0."""
     lower = name.lower()
-    if _LOSS.search(lower) or _ERROR.search(lower):
-        return -1
-    return int(_SCORE.search(lower) is not None)
+    return -1 if _LOSS.search(lower) or _ERROR.search(lower) else int(_SCORE.search(lower) is not None)
 
 
 def metric_rank(name: str) -> tuple[bool, int]:

@@ -481,9 +481,7 @@ class MetricStore:
     def trace(self, run: str, rank: int, name: str) -> Trace:
         """Return a copy of one metric's series."""
         found = self._series_by_name(run, rank).get(name)
-        if found is None:
-            return Trace(array("d"), array("d"))
-        return _copy(found.line)
+        return Trace(array("d"), array("d")) if found is None else _copy(found.line)
 
     def traces(self, run: str, name: str) -> dict[int, Trace]:
         """Return one metric's series of each rank that logged it."""

@@ -376,8 +376,7 @@ def as_text(stacks: Stacks, folders: Collection[str] = (), *, threads: bool = Fa
 def head_line(group: StackGroup) -> str:
     """Return the heading of a group of ranks, for example ``ranks 0-2 (3): in all_reduce (torch)``."""
     count = f" ({len(group.stacks)})" if len(group.stacks) > 1 else ""
-    ways = sorted({stack.how for stack in group.stacks} - {"", "py-spy"})
-    by = " [by signal]" if ways else ""
+    by = " [by signal]" if {stack.how for stack in group.stacks} - {"", "py-spy"} else ""
     return f"{name_ranks(group.ranks)}{count}: {sanitize_line(describe_location(group))}{by}"
 
 

@@ -200,8 +200,7 @@ def representative_task(tasks: Iterable[TaskView]) -> TaskView | None:
     """Return the task that represents all ranks of a run: a failed task, else an active one, else the first."""
     ranks = sorted(tasks, key=lambda task: task.index)
     failed = [task for task in ranks if task.state in ("raised", "exited", "lost")]
-    going = [task for task in ranks if task.outcome is None]
-    return next(iter([*failed, *going, *ranks]), None)
+    return next(iter([*failed, *(task for task in ranks if task.outcome is None), *ranks]), None)
 
 
 _NUMBER, _TEXT, MISSING = range(3)

@@ -152,8 +152,7 @@ class TeardownScreen(ConfirmedWork[bool]):
             (f": {count(nodes, 'node')}, {count(nodes * view.ranks_per_node, 'rank')}, ", ""),
             (f"up {', '.join(filter(None, (duration(now - view.created_at), *cost)))}.", ""),
         ]
-        running = [run for run in view.runs.values() if run.state == "running"]
-        for run in running:
+        for run in [run for run in view.runs.values() if run.state == "running"]:
             parts.append((f"\n! run {run.id} ({run.function}) is active and will be stopped.", "$text-warning"))
         for name, size in view.unfetched.items():
             what = f"run {name} ({view.runs[name].function})" if name in view.runs else f"run {name}"

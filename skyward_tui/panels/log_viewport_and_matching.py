@@ -165,8 +165,7 @@ class MatchIndex:
             if changed < self._seen:
                 del self.numbers[bisect_left(self.numbers, changed) :]
                 self._seen = changed
-        lines = window.unfiltered(max(self._seen, window.oldest), window.end)
-        for line in lines:
+        for line in window.unfiltered(max(self._seen, window.oldest), window.end):
             if line.number > self._seen:  # the ring has dropped lines since the last call; they are only in the files
                 self.begin = line.number
             if self.matcher.matches(line.text):

@@ -613,8 +613,7 @@ class LaunchScreen(BaseScreen[None]):
         if self._is_script_edited:
             self._follow_script()
         form = self.form()
-        job = is_job(form.script)
-        self._fields.lock_fields(form, job=job, detected=not self._plugins_touched)
+        self._fields.lock_fields(form, job=is_job(form.script), detected=not self._plugins_touched)
         called, arguments = self._called(form), self._arguments(form)
         if called is not None and self._detect_sweep(arguments, form):
             form = self.form()

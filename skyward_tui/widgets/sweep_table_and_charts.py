@@ -222,8 +222,7 @@ class TrialLines:
         self._rows = self._table.sorted_rows(self._sort_column, falling=self._is_descending)
         self._picture.update(self._table, self._rows, self._sort_column, self._metrics, self._run)
         self._cells = [self._texts(row) for row in self._rows]
-        heads = [self._head_of(column) for column in columns]
-        everything = [heads, *self._cells]
+        everything = [[self._head_of(column) for column in columns], *self._cells]
         self._widths = [min(MAX_COLUMN_WIDTH, max(map(cell_len, column))) for column in zip(*everything, strict=True)]
 
         cells = list(zip(*self._cells, strict=True))

@@ -243,8 +243,7 @@ class PreemptionNotifier:
 
     def _notify_ranks(self, node: int, deadline: float, gets_sigterm: Callable[[Slot], bool]) -> None:
         """Make all ranks run their preemption callbacks, and send SIGTERM to the selected ranks soon after."""
-        pids = self._unnotified(gets_sigterm)
-        notice = PreemptionNotice(node, node == self._node, deadline, tuple(pids))
+        notice = PreemptionNotice(node, node == self._node, deadline, tuple(self._unnotified(gets_sigterm)))
         self._save_notice(notice)
         if node > CANCELLED_NODE:
             self._epochs[node] = self._state.gang.epoch

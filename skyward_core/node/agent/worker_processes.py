@@ -86,9 +86,7 @@ class Process:
 
 def ended_by_sigterm(status: int | None) -> bool:
     """Check whether a process ended because of SIGTERM, or exited after handling it."""
-    if status is None:
-        return False
-    return os.waitstatus_to_exitcode(status) in (0, -signal.SIGTERM, ON_SIGTERM)
+    return status is not None and os.waitstatus_to_exitcode(status) in (0, -signal.SIGTERM, ON_SIGTERM)
 
 
 def describe_exit(status: int | None) -> tuple[ExitStatus, str]:
@@ -410,7 +408,8 @@ def add_signal_handlers(actions: Mapping[int, Callable[[], object]]) -> None:
         os.set_blocking(end, False)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
     for number in actions:
-        signal.signal(number, _ignore_signal)
+        # The wake-up descriptor reports the signal, but requires that a handler exists.
+        signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)
 
     def dispatch() -> None:
@@ -418,7 +417,3 @@ def add_signal_handlers(actions: Mapping[int, Callable[[], object]]) -> None:
             actions[number]()
 
     asyncio.get_running_loop().add_reader(readable, dispatch)
-
-
-def _ignore_signal(*_: object) -> None:
-    """Do nothing: the wake-up descriptor reports the signal, but requires that a handler exists."""

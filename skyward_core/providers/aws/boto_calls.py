@@ -260,8 +260,7 @@ class AwsCalls:
             profile = self.account.profile
             own = botocore.session.Session(profile=profile)
             try:
-                loader = _service_loader(own.get_config_variable("data_path"))
-                own.register_component("data_loader", loader)
+                own.register_component("data_loader", _service_loader(own.get_config_variable("data_path")))
                 self._session = boto3.Session(profile_name=profile, botocore_session=own)
             except BotoCoreError as error:
                 raise ec2_errors.translate_error(error, "sts", "", "", profile) from error

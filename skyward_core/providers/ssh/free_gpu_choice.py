@@ -162,5 +162,4 @@ def _describe_taken(look: HostGpuUsage, take: Mapping[str, Any]) -> str:
     mine = [gpu for gpu in look.gpus if gpu.id in take["of"]][: take["count"]]
     others = [str(gpu) for gpu in look.gpus if not gpu.is_free]
     named = f"{', '.join(sanitize_line(gpu.number) for gpu in mine)}: {sanitize_line(mine[0].model)}"
-    summary = f"{look.host}: uses {len(mine)} of {len(look.gpus)} GPUs ({named})"
-    return "; ".join([summary, *others])
+    return "; ".join([f"{look.host}: uses {len(mine)} of {len(look.gpus)} GPUs ({named})", *others])

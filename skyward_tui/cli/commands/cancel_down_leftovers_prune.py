@@ -270,11 +270,9 @@ def prune(console: Console, older: float, most: str, checkpoints: bool, dry_run:
         clones = run_history.prune_clones(session.ledger, only_look=dry_run)
     done = "would remove" if dry_run else "removed"
     for each in gone:
-        ended = date_time(each.ended_at)
-        console.note(f"{done} pool {each.pool}, ended {ended}: {each.size:,} bytes")
+        console.note(f"{done} pool {each.pool}, ended {date_time(each.ended_at)}: {each.size:,} bytes")
     for one in unused:
-        used = date_time(one.used_at)
-        console.note(f"{done} environment {one.folder}, last used {used}: {one.size:,} bytes")
+        console.note(f"{done} environment {one.folder}, last used {date_time(one.used_at)}: {one.size:,} bytes")
     for folder, size in clones:
         console.note(f"{done} unused repository clone {folder}: {size:,} bytes")
     if not gone and not unused and not clones:

@@ -171,8 +171,7 @@ class JobCommand(PoolCommand):
         noted: set[str] = set()
 
         def note_queued() -> None:
-            view = self.session.view(self.key)
-            for row in queue_rows(view):
+            for row in queue_rows(self.session.view(self.key)):
                 mine = self.run is not None and row.run == self.run.id and row.run not in noted
                 if mine and row.waits and (row.behind[0] or row.free < row.wants or (row.only and row.holders)):
                     noted.add(row.run)
