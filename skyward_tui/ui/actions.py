@@ -229,7 +229,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.zoom", "z", "zoom", "zoom", "Zoom panel"),
     Action("run.grow", "right_parenthesis", "grow(1)", "", "Enlarge the panel; borders can also be dragged"),
     Action("run.shrink", "left_parenthesis", "grow(-1)", "", "Shrink the panel"),
-    Action("run.even", "B", "even", "", "Reset layout"),
+    Action("run.even", "0", "even", "", "Reset layout"),
     Action("run.times", "t", "times", "", "Show or hide the time of each line"),
     Action("run.wrap", "w", "wrap", "", "Wrap long lines, or cut them"),
     Action("run.diff", "c", "diff", "", "Compare two ranks' results, value by value"),

@@ -219,7 +219,7 @@ async def test_focused_panel_is_resized_by_keys(app: SkywardApp, session: FakeSe
         await press(pilot, "z", until=lambda: widths(screen) == (ranks + 4, nodes - 2))
         await pilot.press("left_parenthesis", "left_parenthesis")
         await until(pilot, lambda: widths(screen) == (ranks - 4, nodes + 2))
-        await press(pilot, "B", until=lambda: widths(screen) == (ranks, nodes))
+        await press(pilot, "0", until=lambda: widths(screen) == (ranks, nodes))
 
 
 @pytest.mark.proof("0.5 s of a processor")
