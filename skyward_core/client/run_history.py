@@ -78,10 +78,10 @@ def run_view(ledger: Ledger, row: RunRow) -> RunView:
     view.nodes = row.nodes or ()
     for end in parse_attempt_ends(view.pool, row.run, row.attempt_ends or ()):
         view.add_ended_attempt(end)
-    view.state, view.ended_at, view.root_cause = row.state, row.ended_at, row.root_cause
     for outcome, _ in ledger.outcomes(row.run):
         view.tasks[outcome.index] = TaskView(outcome.index, outcome.rank, outcome.node, outcome.kind, outcome=outcome)
         view.counts[outcome.kind] = view.counts.get(outcome.kind, 0) + 1
+    view.set_end(row.state, row.ended_at, row.root_cause)
     with suppress(OSError):  # without readable metric files, show the run without metrics
         fill_last_metrics(view, pool_path(ledger.pool(row.token).key))
     return view

@@ -106,6 +106,12 @@ class TaskView(Value):
         if outcome.items and outcome.last is not None:
             self.add_item(outcome.items - 1, outcome.last)
 
+    def name_failed_rank(self, rank: int) -> None:
+        """Show the number of the failed rank if this task was stopped because of that rank."""
+        error = self.outcome.error if self.outcome is not None and self.state == "collateral" else None
+        if self.outcome is not None and error is not None and error.message.endswith("another rank failed"):
+            self.outcome = replace(self.outcome, error=replace(error, message=f"stopped (rank {rank} failed)"))
+
     def add_item(self, seq: int, item: states.Summary) -> None:
         """Add the item number ``seq`` that the task's generator yielded."""
         self.items = max(self.items, seq + 1)
@@ -149,6 +155,8 @@ class RunView(Value):
         self.state, self.ended_at = state, at
         if cause is not None:
             cause = replace(cause, type=sanitize_line(cause.type), message=sanitize_paragraph(cause.message))
+            for task in self.tasks.values() if cause.rank >= 0 and cause.outcome != "collateral" else ():
+                task.name_failed_rank(cause.rank)
         self.root_cause = cause
 
     @property

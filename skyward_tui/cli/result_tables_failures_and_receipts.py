@@ -107,7 +107,7 @@ def show_difference(run: RunView, ranks: str, console: Console) -> None:
         return
     for task, name in zip(pair, names, strict=True):
         if task.state != "returned":
-            console.note(f"{name} has no result: {task.state}")
+            console.note(f"{name} has no result: {outcome_note(task) or task.state}")
     for at, line in enumerate(difference_table(names, found, equal)):
         console.print_line(clip(line, console.width), *([1] if not at and found else []))
 

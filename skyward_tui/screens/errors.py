@@ -135,7 +135,8 @@ def failures(run: RunView) -> list[Outcome]:
 
 def failure_report(outcome: Outcome, figures: FailureMetrics | None = None, hints: Sequence[str] = ()) -> str:
     """Return a failure as text, with the last machine metrics before it, and advice."""
-    head = f"rank {outcome.rank} on node {outcome.node} {outcome.kind} after {precise_duration(outcome.seconds)}"
+    state, seconds = state_style(outcome.kind).word, precise_duration(outcome.seconds)
+    head = f"rank {outcome.rank} on node {outcome.node} {state} after {seconds}"
     if outcome.signal is not None:
         head += f", ended by {signal_name(outcome.signal)}"
     elif outcome.exit_code is not None:

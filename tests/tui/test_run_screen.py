@@ -15,7 +15,7 @@ from skyward_core.model.outcomes_states_and_alerts import RankPhase
 from skyward_core.pool.dashboards import Dashboard
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.screens.errors import ErrorsScreen
+from skyward_tui.screens.errors import ErrorsScreen, failure_report, failures
 from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
 from tests.support.app_driver import on_run_screen, open_pool, press, running_app, screen_text, until
@@ -131,14 +131,16 @@ async def test_results_appear_with_their_aggregate(app: SkywardApp, session: Fak
 
 async def test_errors_screen_begins_with_the_root_cause(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft")
-    failed_run(session, view)
+    run = failed_run(session, view)
     session.print(view, 3, "the last words of rank 3\n")
     async with on_run_screen(app, SIZE) as (pilot, screen):
         await until(pilot, lambda: "root cause r2 raised: ZeroDivisionError" in " ".join(screen_text(app).split()))
         await press(pilot, "e", until=lambda: isinstance(app.screen, ErrorsScreen) and "ROOT CAUSE" in screen_text(app))
         rows = re.findall(r"│ +(ROOT CAUSE)? +r(\d+) +n\d+ ", screen_text(app))
         assert rows == [("ROOT CAUSE", "2"), ("", "3"), ("", "0")], "the first, what else failed, what was stopped"
-        assert re.search(r"r0 .*⊘ stopped +stopped because another rank failed", screen_text(app))
+        assert re.search(r"r0 .*⊘ stopped +stopped \(rank 2 failed\)", screen_text(app))
+        report = failure_report(failures(run)[-1])
+        assert report.startswith("rank 0 on node 0 stopped after 3.2 s\n\nstopped (")
         assert 'File "/home/me/train.py", line 17, in step' in screen_text(app)
         await pilot.press("y")
         assert "ZeroDivisionError: division by zero" in app.clipboard
