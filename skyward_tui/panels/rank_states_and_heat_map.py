@@ -34,6 +34,8 @@ from skyward_tui.widgets.virtual_list import CURSOR_STYLE, HIGHLIGHT_STYLE, Chan
 STATE = "state"
 SHADES = "░▒▓█"
 _USE, _MEMORY = "use %", "memory %"
+_MEM = " mem "
+_WIDTH_FOR_MEMORY = 64  # cells; rows of this width or more also show the GPU memory in use
 
 
 class HeatCell(NamedTuple):
@@ -338,7 +340,8 @@ class RankList(VirtualList[RankState]):
             bar = max(LEAST_BAR, min(MOST_BAR, (width - BESIDE_BAR) // 2))
             done, time = int(min(parts) * bar), ""
             what, rest = f"{mark.glyph} {'━' * done}", f"{'─' * (bar - done)} {100 * min(parts):3.0f} % "
-        tail = f" {state.use}" if single and state.use else ""
+        use = state.use if width >= _WIDTH_FOR_MEMORY else state.use.partition(_MEM)[0]
+        tail = f" {use}" if single and use else ""
         figure = f"{_figure(state):<11} " if single and state.shade else ""
         room = max(0, width - len(name) - len(what) - len(rest) - len(time) - len(figure) - len(tail))
         if single and state.silent is not None and state.quiet is None and not state.alert[0]:
@@ -519,7 +522,7 @@ class RanksPanel(RunPanel[RankList]):
         self._figures = heat_metrics(pool, run, now)
         heat = heat_map(pool, run, self._heat_metric, now) if self._heat_metric in self._figures else EMPTY_HEAT_MAP
         has_gpus = pool.machines is not None and any(each.gpus for each in pool.machines.nodes.values())
-        use = _machine_values(pool, _USE, now) if has_gpus else {}
+        use, memory = (_machine_values(pool, name, now) if has_gpus else {} for name in (_USE, _MEMORY))
         states = []
         for each in rank_states(pool, run, now):
             more: dict[str, Any] = {}
@@ -528,7 +531,8 @@ class RanksPanel(RunPanel[RankList]):
             if each.state == "paused" and not self.app.read_only:
                 more["text"] = f"{each.note} ({first_key('run.debug', self.app.keys)}: debug)"
             if each.rank in use:
-                more["use"] = f"gpu {use[each.rank]:3.0f} %"
+                used = f"{_MEM}{memory[each.rank]:3.0f} %" if each.rank in memory else ""
+                more["use"] = f"gpu {use[each.rank]:3.0f} %{used}"
             if each.rank in self._alerts and not each.has_ended:
                 more["alert"] = self._alerts[each.rank]
             states.append(each._replace(**more) if more else each)

@@ -40,7 +40,7 @@ class RankState(NamedTuple):
         quiet: Seconds without output, if unusually long for this rank; otherwise None.
         shade, figure: Glyph of the rank in the heat map and text of its value, if ranks are coloured by a metric.
         silent: Seconds without output; None if less than ``SILENT_SECONDS``.
-        use: Utilization of the rank's GPUs, formatted.
+        use: Utilization and memory use of the rank's GPUs, formatted.
         progress: Completed part, from 0 to 1; None if unknown.
         alert: Kind and text of the worst alert about the rank; empty without one.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -112,6 +113,13 @@ def measured(session: FakeSession, nodes: int, gpus: int) -> MachineMetrics:
         sample = {"at": session.now, "node": {"cpu": 10.0 * node}, "gpus": of_each}
         book.feed(node, json.dumps(sample).encode())
     return book
+
+
+async def test_wide_row_of_a_rank_shows_gpu_use_and_memory(app: SkywardApp, session: FakeSession) -> None:
+    view, _ = session.pool_with_run("llama-ft", 2, 4)
+    view.machines = measured(session, 2, 4)
+    async with on_run_screen(app, (120, 40)) as (pilot, _):
+        await press(pilot, "1", "z", until=lambda: re.search(r"r6 .* gpu +6 % mem +50 %", screen_text(app)) is not None)
 
 
 def test_each_rank_shows_the_metrics_of_its_own_gpus(session: FakeSession) -> None:
