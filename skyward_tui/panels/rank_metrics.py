@@ -530,7 +530,8 @@ class MetricsPane(PaintedLines):
         return [(span[0] + unit * at, duration(unit * at)) for at in ticks(0.0, length / unit, most)]
 
     def _title(self, name: str, chart: Chart, width: int) -> Strip:
-        """Return the title of a chart: name and value, then the range over all ranks, the best loss and the scale."""
+        """Return the title of a chart: name and value, then the range over all ranks, the best loss, the scale and the
+        metric's source, such as "from the log"."""
         value = "–" if chart.value is None else number(chart.value)
         mark = " !" if self._outlier_ranks(name) else ""
         head = clip(f" {name} {value}{mark}", width)
@@ -541,8 +542,9 @@ class MetricsPane(PaintedLines):
         if best and classify_metric(name) == "loss" and not self.smooth:
             more.append(f"best {number(10 ** min(best) if chart.is_log else min(best))}")
         more += ["log scale"] if chart.is_log and not self.scale else []
+        more.append("" if self._metrics is None else self._metrics.origin(self._run, name))
         text = ""
-        for part in more:
+        for part in filter(None, more):
             text += f"  {part}" if cell_len(f"{head}{text}  {part}") <= width else ""
         cursor = self.get_component_rich_style("metrics--cursor") if name == self.name_shown else self._plain
         return Strip([Segment(head, cursor), Segment(text, self._style("muted"))])

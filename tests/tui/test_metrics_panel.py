@@ -217,6 +217,16 @@ def hairs(app: SkywardApp) -> int:
     return sum("⡇" in line for line in screen_text(app).splitlines())
 
 
+async def test_chart_title_names_the_source_of_printed_metrics(app: SkywardApp, session: FakeSession) -> None:
+    view, run = session.pool_with_run("llama-ft", 2)
+    for step in range(4):
+        view.metrics.add_values(run.id, 0, session.now + step, {"loss": 4.0 - step}, origin="log")
+        view.metrics.add_values(run.id, 0, session.now + step, {"lr": 0.1})
+    async with on_run_screen(app, (160, 48), until="from the log") as (_, _):
+        titles = [line for line in screen_text(app).splitlines() if "from the log" in line]
+        assert [("loss" in line, "lr 0.1  from" in line) for line in titles] == [(True, False)]
+
+
 async def test_wide_values_have_a_log_scale_unless_a_key_changes_it(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(160, 48)) as pilot:
         pane = await four_values(app, session, pilot)
