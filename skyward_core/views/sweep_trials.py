@@ -8,6 +8,7 @@ from math import isfinite, isnan
 from typing import Any
 
 from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.views.metric_kinds_and_order import metric_direction, metric_rank
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.sweep_argument_combinations import TrialSheet
@@ -133,6 +134,16 @@ class TrialTable:
             if finite := {place: value for place, value in found.items() if isfinite(value)}:
                 return (self._result_name if name == columns[-1] else name), finite
         return "", {}
+
+    @property
+    def best_place(self) -> int | None:
+        """Place of the trial with the best result, or else with the best logged metric. None if fewer than two trials
+        have a value, or if it is unknown whether lower or higher values are better."""
+        for by in ("", *sorted(self.numbers, key=metric_rank)):
+            name, values = self.comparison_values(by)
+            if len(values) > 1 and (sign := metric_direction(name)):
+                return max(values, key=lambda place: sign * values[place])
+        return None
 
     @property
     def _result_name(self) -> str:

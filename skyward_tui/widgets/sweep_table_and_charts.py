@@ -221,7 +221,8 @@ class TrialLines:
             self._sort_column = columns[0]
         self._rows = self._table.sorted_rows(self._sort_column, falling=self._is_descending)
         self._picture.update(self._table, self._rows, self._sort_column, self._metrics, self._run)
-        self._cells = [self._texts(row) for row in self._rows]
+        best = self._table.best_place
+        self._cells = [self._texts(row, is_best=row.place == best) for row in self._rows]
         everything = [[self._head_of(column) for column in columns], *self._cells]
         self._widths = [min(MAX_COLUMN_WIDTH, max(map(cell_len, column))) for column in zip(*everything, strict=True)]
 
@@ -231,10 +232,10 @@ class TrialLines:
     def _head_of(self, column: str) -> str:
         return f"{column}{_DOWN if self._is_descending else _UP}" if column == self._sort_column else column
 
-    def _texts(self, row: TrialRow) -> list[str]:
+    def _texts(self, row: TrialRow, *, is_best: bool) -> list[str]:
         numbers = (row.numbers.get(name) for name in self._table.numbers)
         return [
-            str(row.place), *row.arguments,
+            f"{row.place}{' ★' * is_best}", *row.arguments,
             state_style(row.state).text, "" if row.seconds is None else precise_duration(row.seconds),
             *("" if each is None else number(each) for each in numbers),
             "" if row.task is None else task_note(row.task),

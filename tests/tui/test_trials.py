@@ -13,6 +13,7 @@ from skyward_core.views import events
 from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.sweep_trials import TrialTable
 from skyward_tui.app.app import SkywardApp
+from skyward_tui.cli.commands.launched_and_attached_runs import trial_cells
 from skyward_tui.widgets.sweep_table_and_charts import TrialCharts
 from tests.support.app_driver import press, screen_text, until
 from tests.support.fake_session import FakeSession, value
@@ -21,7 +22,7 @@ from tests.support.sweeps import SHEET, end, gangs, learned, swept
 
 def order(app: SkywardApp) -> list[str]:
     """Return the indices of the trials in display order."""
-    lines = [line.strip("│ ").split() for line in screen_text(app).splitlines()]
+    lines = [line.replace(" ★", "").strip("│ ").split() for line in screen_text(app).splitlines()]
     return [line[0] for line in lines if line[:1] and line[0].isdigit() and len(line) > 3 and line[1][:2] == "0."]
 
 
@@ -58,7 +59,7 @@ async def test_selected_trial_column_is_visible_in_a_narrow_window(app: SkywardA
     async with app.run_test(size=(60, 20)) as pilot:
         await press(pilot, "enter", "4", "z", until="#▲")
         await press(pilot, "left", until="result▲")
-        assert "ValueError: bad" in screen_text(app), screen_text(app)
+        assert "ValueError: b" in screen_text(app), screen_text(app)
 
 
 async def test_trials_are_saved_with_their_arguments(
@@ -186,6 +187,18 @@ def test_metrics_of_trials_on_the_same_rank_are_separate(session: FakeSession) -
     first, other = sorted(picture._curves, key=len)
     assert first[0][0] < 0.15 and other[0][0] == 0, (first, other)
     assert len(first) == 13, "those from its own beginning on"
+
+
+def test_best_trial_is_marked_by_the_direction_of_its_metric(session: FakeSession) -> None:
+    view, run = swept(session)
+    table = session.boards[run.id].table(run.id, run.tasks, view.metrics)
+    assert table.best_place == 4, "the highest acc"
+    end(session, view, run, 5, -1.0)
+    table = session.boards[run.id].table(run.id, run.tasks, view.metrics)
+    assert table.best_place == 5
+    marked = [cells[0] for cells in trial_cells(table, list(table.rows)) if "★" in cells[0]]
+    assert marked == [f"{table.best_place} ★"]
+    assert replace(table, numbers=(), rows=table.rows[:1]).best_place is None, "nothing to compare with"
 
 
 def test_trial_charts_without_data_are_empty() -> None:

@@ -226,13 +226,14 @@ def sorted_rows(found: TrialTable, sort: str | None) -> list[TrialRow]:
 
 def trial_cells(found: TrialTable, rows: list[TrialRow]) -> list[tuple[str, ...]]:
     """Return the cells of the table, the header first. Results are in the last column, because they may be long."""
-    cells = [found.columns]
+    cells, best = [found.columns], found.best_place
     for row in rows:
         numbers = (row.numbers.get(name) for name in found.numbers)
         time = "" if row.seconds is None else precise_duration(row.seconds)
         shown = ("" if each is None else number(each) for each in numbers)
         note = "" if row.task is None else outcome_note(row.task)
-        cells.append((str(row.place), *row.arguments, state_text(row.state), time, *shown, note))
+        place = f"{row.place}{' ★' * (row.place == best)}"
+        cells.append((place, *row.arguments, state_text(row.state), time, *shown, note))
     return cells
 
 
