@@ -127,10 +127,7 @@ def failures(run: RunView) -> list[Outcome]:
     it."""
     root = run.root_cause.rank if run.root_cause else None
     failed = [outcome for outcome in run.outcomes() if outcome.kind != "returned"]
-    return sorted(
-        failed,
-        key=lambda o: (o.rank != root or o.kind == "collateral", _ORDER.index(o.kind), o.index),
-    )
+    return sorted(failed, key=lambda o: (o.rank != root or o.kind == "collateral", _ORDER.index(o.kind), o.index))
 
 
 def failure_report(outcome: Outcome, figures: FailureMetrics | None = None, hints: Sequence[str] = ()) -> str:

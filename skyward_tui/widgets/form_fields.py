@@ -126,11 +126,9 @@ class Choice(Select[str], inherit_bindings=False):
 
     BINDINGS = bindings("choice")
 
-    def __init__(self, options: Iterable[tuple[str, str]], **more: Any) -> None:
-        super().__init__(_as_they_are(options), **more)
-
-    def set_options(self, options: Iterable[tuple[Any, str]]) -> None:
-        super().set_options(_as_they_are(options))
+    def _setup_variables_for_options(self, options: Iterable[tuple[Any, str]]) -> None:
+        # Textual searches for typed characters only in prompts of type str, which is parsed as markup, and Text.
+        super()._setup_variables_for_options([(Text(label), value) for label, value in options])
 
     def replace_options(self, options: list[tuple[str, str]], value: str) -> None:
         """Replace the options without a message. Select a value, or the first option if the value is not listed."""
@@ -139,11 +137,6 @@ class Choice(Select[str], inherit_bindings=False):
             if options:
                 self.value = value if value in [each for _, each in options] else options[0][1]
                 self.mutate_reactive(Choice.value)  # type: ignore[misc]  # shows the new label of an unchanged value
-
-
-def _as_they_are(options: Iterable[tuple[Any, str]]) -> list[tuple[Any, str]]:
-    # Textual searches for typed characters only in prompts of type str, which is parsed as markup, and Text.
-    return [(Text(label), value) for label, value in options]
 
 
 class FormLine(TextLine):
