@@ -163,6 +163,7 @@ MEANINGS = {
     "ranks": "ranks to read; all by default",
     "ranks_per_node": "number of ranks of the node",
     "refused": "the other node's machine refuses connections to its agent",
+    "saved": "whether ranks saved a checkpoint file during the attempt",
     "restore.at": "Unix time of the file's last change",
     "result.at": "offset of the first byte to send",
     "run": "id of the run",

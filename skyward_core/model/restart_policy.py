@@ -57,6 +57,7 @@ class AttemptEnd(Value):
         lost_ranks: Ranks whose process, node or machine was lost, by their numbers in the run.
         reason: Budget that the restart used, in words.
         at: Unix time of the end; 0 if unknown.
+        has_saved: Whether ranks saved a checkpoint file during the attempt. False for the first attempt.
     """
 
     number: int
@@ -67,6 +68,7 @@ class AttemptEnd(Value):
     lost_ranks: tuple[int, ...] = ()
     reason: str = ""
     at: float = 0.0
+    has_saved: bool = False
 
     def to_keys(self) -> AttemptEndKeys:
         """Return this end of an attempt as keys of a frame. The message is shortened, because the frame of each call
@@ -75,14 +77,14 @@ class AttemptEnd(Value):
         return {
             "number": self.number, "cause": self.cause, "message": self.message[:MAX_SENT_MESSAGE],
             "signature": self.signature, "progress": self.progress, "lost": list(self.lost_ranks),
-            "reason": self.reason, "at": self.at,
+            "reason": self.reason, "at": self.at, "saved": self.has_saved,
         }  # fmt: skip
 
     @classmethod
     def from_keys(cls, keys: AttemptEndKeys) -> AttemptEnd:
-        cause, message = keys["cause"], keys["message"]
-        lost, at = tuple(keys["lost"]), keys["at"]
-        return cls(keys["number"], cause, message, keys["signature"], keys["progress"], lost, keys["reason"], at)
+        number, cause, message, signature = keys["number"], keys["cause"], keys["message"], keys["signature"]
+        lost, saved = tuple(keys["lost"]), keys.get("saved", False)
+        return cls(number, cause, message, signature, keys["progress"], lost, keys["reason"], keys["at"], saved)
 
 
 def attempt_keys(
@@ -136,17 +138,20 @@ class RestartDecision(Value):
         reason: Why no attempt starts, or which budget the attempt uses.
         pause: Seconds until the start.
         left: Further restarts that the budget of this cause allows; None if the number is unlimited.
+        idle: Number of the last attempts without progress, if the decision depends on it; otherwise 0.
     """
 
     restarts: bool
     reason: str
     pause: float = 0.0
     left: int | None = None
+    idle: int = 0
 
 
 def describe_end(
-    number: int, root: RootCause, outcomes: Iterable[Outcome], progress: float | None, *, preempted: bool = False
-) -> AttemptEnd:
+    number: int, root: RootCause, outcomes: Iterable[Outcome], progress: float | None, *, preempted: bool = False,
+    has_saved: bool = False,
+) -> AttemptEnd:  # fmt: skip
     """Describe the end of a failed attempt.
 
     Args:
@@ -155,6 +160,7 @@ def describe_end(
         outcomes: Outcomes of the attempt.
         progress: Largest logged step; None if no rank logs steps.
         preempted: Whether the machine of a rank was preempted.
+        has_saved: Whether ranks saved a checkpoint file during the attempt.
     """
     outcomes = list(outcomes)
     lost = tuple(sorted(each.index for each in outcomes if _is_loss(each)))
@@ -168,7 +174,7 @@ def describe_end(
         cause = "loss"
     message = f"{root.rank_prefix}{root.outcome}: {root.message}" if root.message else f"{root.rank_prefix}{root.type}"
     signature = _signature(culprit) if cause == "error" and culprit is not None else ""
-    return AttemptEnd(number, cause, message, signature, progress, lost)
+    return AttemptEnd(number, cause, message, signature, progress, lost, has_saved=has_saved)
 
 
 def _is_loss(outcome: Outcome) -> bool:
@@ -217,22 +223,25 @@ def decide_restart(ends: Sequence[AttemptEnd], limits: RestartLimits | Options) 
     idle = _attempts_without_progress(ends)
     before = ends[-2] if len(ends) > 1 else None
     if before is not None and idle and last.signature and last.signature == before.signature:
-        return RestartDecision(False, f"attempts {before.number} and {last.number} failed with the same error")
+        return RestartDecision(
+            False, f"attempts {before.number} and {last.number} failed with the same error", idle=idle
+        )
     if last.progress is not None and idle >= MAX_IDLE_ATTEMPTS:
-        return RestartDecision(False, f"{idle} attempts ended at step {last.progress:g} or earlier, without progress")
+        words = f"{idle} attempts ended at step {last.progress:g} or earlier, without progress"
+        return RestartDecision(False, words, idle=idle)
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (idle - 1)) if idle else 0.0
     count = "" if limit is None else f" of {limit}"
     left = None if limit is None else limit - used
-    return RestartDecision(True, f"restart {used}{count} after {CAUSE_WORDS[last.cause]}", pause, left)
+    return RestartDecision(True, f"restart {used}{count} after {CAUSE_WORDS[last.cause]}", pause, left, idle)
 
 
 def _attempts_without_progress(ends: Sequence[AttemptEnd]) -> int:
-    """Return how many of the last attempts logged no greater step than an earlier attempt."""
+    """Return how many of the last attempts neither logged a greater step than earlier ones nor saved a checkpoint."""
     count = 0
     for at in range(len(ends) - 1, 0, -1):
         best = max((each.progress for each in ends[:at] if each.progress is not None), default=None)
         now = ends[at].progress
-        if now is not None and (best is None or now > best):
+        if ends[at].has_saved or (now is not None and (best is None or now > best)):
             break
         count += 1
     return count

@@ -374,7 +374,7 @@ class Options(ValidatedValue):
         restarts: With ``on_loss="restart"``: restarts of a run after lost ranks, nodes or killed processes. Preempted
             machines do not count.
         error_restarts: With ``on_loss="restart"``: restarts of a run after errors of its code. The same error at the
-            same place, without progress (``sky.log(step=...)``) in between, ends the run.
+            same place, without progress (``sky.log(step=...)`` or a new checkpoint) in between, ends the run.
         restart_smaller: With ``on_loss="restart"`` and a range of nodes such as "2:8": if a lost node cannot be
             replaced, calls on all nodes continue on the remaining nodes, at least the minimum. A later restart uses all
             nodes again. If machines return while the newest checkpoint is less than 5 minutes old, ranks save and

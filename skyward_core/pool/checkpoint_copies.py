@@ -18,7 +18,7 @@ from hashlib import file_digest
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from skyward_core.model.errors import UsageError
+from skyward_core.model.errors import PoolError, UsageError
 from skyward_core.model.output_files import matches
 from skyward_core.model.specs import Options
 from skyward_core.node.bootstrap.receive_working_folder import PARTIAL_SUFFIX
@@ -192,6 +192,21 @@ class CheckpointCopies:
         if is_running and not self._context.is_local and self._context.options.uses_checkpoints:
             own = {path: rows[path] for path, _ in content}
             await self._copy_to_neighbour(own, [row.path for row in outdated], found)
+
+    async def has_saved_since(self, run: str, since: float) -> bool:
+        """Check whether ranks have changed a checkpoint file of a run after a Unix time.
+
+        Raises:
+            PoolError: If no node could list its files.
+        """
+        patterns = checkpoint_patterns(self._context.row.spec)
+        if self._context.is_local:
+            rows = await asyncio.to_thread(find_checkpoints, self._context.row, run, is_local=True)
+            return any(row.left[1] / 1e9 > since for row in rows.values())
+        found = await self._context.outputs.files(patterns, run)
+        if found.failures and not found.folders:
+            raise PoolError("; ".join(found.failures.values()))
+        return any(file.changed_at > since for file in found.files)
 
     def _missing(self, found: FileListing, rows: Mapping[str, FetchedRow]) -> dict[str, list[Link]]:
         """Return, by path, the nodes that lack a file or have an earlier version of it."""

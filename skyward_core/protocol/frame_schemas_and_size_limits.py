@@ -125,6 +125,7 @@ ATTEMPT_END_KEYS = object_of(
         "lost": list_of(is_rank),
         "reason": is_text,
         "at": is_number,
+        "saved?": is_bool,
     }
 )
 RUN_KEYS: Checks = {
@@ -741,6 +742,7 @@ PEER_REPORT_KEYS = object_of(
         "client?": is_bool,
         "ends?": list_of(object_of({"t": one_of("outcome")}, _OUTCOME)),
         "step?": optional(is_number),
+        "saved?": is_bool,
         "preempted?": is_bool,
         "ports?": list_of(is_port),
         "accelerators?": is_count,

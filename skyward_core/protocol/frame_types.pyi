@@ -86,6 +86,7 @@ class AttemptEndKeys(TypedDict):
     lost: list[int]
     reason: str
     at: float
+    saved: NotRequired[bool]
 
 class RunKeys(TypedDict):
     run: str
@@ -244,6 +245,7 @@ class PeerReportKeys(TypedDict):
     client: NotRequired[bool]
     ends: NotRequired[list[AgentOutcome]]
     step: NotRequired[float | None]
+    saved: NotRequired[bool]
     preempted: NotRequired[bool]
     ports: NotRequired[list[int]]
     accelerators: NotRequired[int]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -121,6 +122,23 @@ def test_error_with_progress_is_tried_again_and_the_same_error_without_progress_
     assert fail_at([1, 2, 3]) @ pool == [3, 3]
     with pytest.raises(RunError, match=r"bad batch.*attempt 2: attempts 1 and 2 failed with the same error"):
         fail_at([1, 1, 2]) @ pool
+
+
+def test_new_checkpoint_in_each_attempt_is_progress(pool: sky.Compute) -> None:
+    @sky.function
+    def save_and_fail(attempts: int, saves: bool) -> tuple[int, str]:
+        number = sky.attempt().number
+        if saves:
+            Path(sky.checkpoint_dir(), f"step-{number}.txt").write_text("state")
+        if number < attempts:
+            raise ValueError(f"bad batch {number}")
+        return number, sky.checkpoint_dir()
+
+    (number, folder), _ = save_and_fail(4, True) @ pool
+    shutil.rmtree(folder)
+    assert number == 4
+    with pytest.raises(RunError, match="attempts 1 and 2 failed with the same error"):
+        save_and_fail(4, False) @ pool
 
 
 def test_single_call_is_restarted(pool: sky.Compute) -> None:

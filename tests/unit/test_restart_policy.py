@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -23,6 +25,7 @@ from skyward_core.model.restart_policy import (
 from skyward_core.model.root_cause import root_cause
 from skyward_core.model.specs import PoolSpec
 from skyward_core.node.agent.call_registry import Call
+from skyward_core.node.agent.restart_without_client import _has_saved
 from skyward_core.protocol.frame_schemas_and_size_limits import PREEMPTED
 from tests.support.examples import examples
 
@@ -33,12 +36,18 @@ def options(restarts: int = 3, error_restarts: int = 0) -> sky.Options:
     return sky.Options(on_loss="restart", restarts=restarts, error_restarts=error_restarts)
 
 
-def ended(*causes: str, steps: Sequence[float | None] = (), signature: str = "") -> list[AttemptEnd]:
+def ended(
+    *causes: str, steps: Sequence[float | None] = (), signature: str = "", saved: Sequence[int] = ()
+) -> list[AttemptEnd]:
+    """Return ends of attempts. ``saved``: numbers of the attempts that saved a checkpoint."""
     steps = steps or [None] * len(causes)
     return [
-        AttemptEnd(number, cause, "failed", signature if cause == "error" else "", step)  # type: ignore[arg-type]
+        AttemptEnd(
+            number, cause, "failed", signature if cause == "error" else "", step,  # type: ignore[arg-type]
+            has_saved=number in saved,
+        )
         for number, (cause, step) in enumerate(zip(causes, steps, strict=True), 1)
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -113,6 +122,11 @@ def test_signature_depends_on_the_place_of_the_error_and_on_its_message_only_wit
         (ended("error", "loss", "error", signature="s"), options(error_restarts=9), True, "restart 2 of 9"),
         (ended(*["preemption"] * 4, steps=(5, 5, 5, 5)), options(), False, "without progress"),
         (ended(*["preemption"] * 4, steps=(5, 5, 5, 6)), options(), True, "restart 4"),
+        (ended("error", "error", signature="s", saved=(2,)), options(error_restarts=9), True, "restart 2 of 9"),
+        (ended("error", "error", signature="s", saved=(1,)), options(error_restarts=9), False, "the same error"),
+        (ended("error", "error", signature="s", saved=(2,)), options(error_restarts=1), False, "restarted once"),
+        (ended(*["preemption"] * 4, steps=(5, 5, 5, 5), saved=(3,)), options(), True, "restart 4"),
+        (ended(*["preemption"] * 5, steps=(5, 5, 5, 5, 5), saved=(2,)), options(), False, "without progress"),
     ],
 )  # fmt: skip
 def test_restart_depends_on_budget_of_the_cause_and_on_progress(
@@ -122,6 +136,22 @@ def test_restart_depends_on_budget_of_the_cause_and_on_progress(
     assert decision.restarts is restarts
     assert reason in decision.reason
     assert bool(decision.reason) is bool(reason)
+
+
+def test_agent_finds_new_files_in_the_checkpoint_folder_of_the_run_only(tmp_path: Path) -> None:
+    for name, changed_at in (("run/step-1/state", 100.0), ("other/state", 300.0)):
+        file = tmp_path / "checkpoints" / name
+        file.parent.mkdir(parents=True)
+        file.touch()
+        os.utime(file, (changed_at, changed_at))
+    assert _has_saved(str(tmp_path), ["run"], 99.0)
+    assert not _has_saved(str(tmp_path), ["run"], 100.0)
+    assert not _has_saved(str(tmp_path), ["", "none"], 0.0)
+
+
+def test_checkpoint_counts_after_the_end_of_an_attempt_was_sent() -> None:
+    end = ended("error", signature="s", saved=(1,))[0]
+    assert AttemptEnd.from_keys(end.to_keys()) == end
 
 
 causes = st.sampled_from(get_args(RestartCause))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -57,8 +57,8 @@ class UnattendedRestarts:
         self._due: dict[tuple[str, int], float] = {}
         # (run, attempt number, node) -> time by the event loop's clock since which the node has not answered
         self._unreachable: dict[tuple[str, int, int], float] = {}
-        # (run, attempt number) -> largest training step that the attempt logged
-        self._steps: dict[tuple[str, int], float | None] = {}
+        # (run, attempt number) -> largest training step that the attempt logged, and whether it saved a checkpoint
+        self._progress: dict[tuple[str, int], tuple[float | None, bool]] = {}
         fail_fast.answer = self._answer
 
     # -- decision, on the head -----------------------------------------------------------------------------
@@ -196,7 +196,8 @@ class UnattendedRestarts:
         steps = [end.progress for end in ends] + [report["step"] for report in reports]
         progress = max((step for step in steps if step is not None), default=None)
         preempted = any(report["preempted"] for report in reports)
-        end = policy.describe_end(latest["number"], cause, outcomes, progress, preempted=preempted)
+        saved = any(report.get("saved") for report in reports)
+        end = policy.describe_end(latest["number"], cause, outcomes, progress, preempted=preempted, has_saved=saved)
         limits = policy.RestartLimits(latest["restarts"], latest.get("error_restarts", 0))
         decision = policy.decide_restart([*ends, end], limits)
         least = latest.get("least_nodes")
@@ -318,19 +319,39 @@ class UnattendedRestarts:
         calls = self._state.registry.calls_of_run(run)
         active = sum(call.end is None for call in calls)
         attempt = max((call.header["attempt"] for call in calls), key=lambda keys: keys["number"], default=None)
+        step, saved = (None, False) if active or attempt is None else await self._find_progress(run, attempt["number"])
         return {
             "attempt": attempt, "active": active, "client": any(call.has_client for call in calls),
             "ends": [_short_outcome(call.end) for call in calls if call.end is not None],
-            "step": None if active or attempt is None else await self._find_step(run, attempt["number"]),
-            "preempted": self._state.is_preempted,
+            "step": step, "saved": saved, "preempted": self._state.is_preempted,
         }  # fmt: skip
 
-    async def _find_step(self, run: str, attempt: int) -> float | None:
-        """Return the largest training step of an ended attempt. A thread reads the metrics files once per attempt."""
-        if (run, attempt) not in self._steps:
+    async def _find_progress(self, run: str, attempt: int) -> tuple[float | None, bool]:
+        """Return the largest training step of an ended attempt, and whether it saved a checkpoint in the folder of
+        ``sky.checkpoint_dir()``. A thread reads the files once per attempt.
+        """
+        if (run, attempt) not in self._progress:
             paths = [slot.logs.metrics_path for slot in self._slots.slots]
-            self._steps = {(run, attempt): await run_in_thread(_largest_step, run, paths)}
-        return self._steps[run, attempt]
+            step = await run_in_thread(_largest_step, run, paths)
+            names = {call.header.get("checkpoints", "") for call in self._state.registry.calls_of_run(run)}
+            began = [each["at"] for each in self._state.registry.records[run].began.values()]
+            saved = bool(began) and await run_in_thread(_has_saved, self._state.config.cwd, names, min(began))
+            self._progress = {(run, attempt): (step, saved)}
+        return self._progress[run, attempt]
+
+
+def _has_saved(cwd: str, names: Collection[str], since: float) -> bool:
+    """Check whether a file was changed after a Unix time in folders for checkpoints with the given names."""
+    # imported late, because few agents look for checkpoints
+    from skyward_core.node.agent.output_checkpoint_and_source_files import FolderWalk
+    from skyward_core.runtime.instance_info_and_attempt import CHECKPOINTS
+
+    changed: list[float] = []
+    for name in filter(None, names):
+        with suppress(OSError):  # ranks need not save checkpoints
+            files = FolderWalk(f"{cwd}/{CHECKPOINTS}/{name}", {}, {}, ()).files()
+            changed += [status.st_mtime for _, status in files]
+    return max(changed, default=0.0) > since
 
 
 def _largest_step(run: str, paths: Sequence[str]) -> float | None:

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from skyward_core.model.errors import Cancelled, PoolError, RunError
+from skyward_core.model.errors import Cancelled, PoolError, RunError, SkywardError
 from skyward_core.model.outcomes_states_and_alerts import (
     ErrorInfo,
     Outcome,
@@ -167,7 +167,7 @@ class Run:
     # create thousands of runs per second.
     __slots__ = (
         "_arrived", "_asked", "_attempt_ends", "_begun", "_broke", "_claimed", "_context", "_end_reason", "_end_rows",
-        "_ending", "_feedings", "_fetching", "_flying", "_is_growing", "_loaded", "_log_starts", "_ranks",
+        "_ending", "_feedings", "_fetching", "_flying", "_has_saved", "_is_growing", "_loaded", "_log_starts", "_ranks",
         "_readings", "_seconds", "_spent", "_stale", "_stopping", "_task_ends", "_unread", "_unsaved", "_unsent",
         "_waiting", "_where", "arrivals", "attempt", "awaits_decision", "cancelled", "consumed", "future", "id",
         "is_adopted", "is_elastic", "is_retained", "is_script", "kind", "logs", "name", "nodes", "outcomes", "pool",
@@ -195,6 +195,8 @@ class Run:
         # Index of a task -> its failed attempts, if the task was restarted by itself.
         self._task_ends: dict[int, list[AttemptEnd]] = {}
         self._log_starts: dict[str, int] = {}  # log file -> offset at which the first attempt began to print
+        # Whether ranks saved a checkpoint file during this attempt; None if the files were not listed.
+        self._has_saved: bool | None = None
         self._end_reason = ""  # reason why the run was not restarted after its last attempt
         self.cancelled = ""  # reason of the run's cancellation; "" if it is not cancelled
         self.outcomes: dict[int, Outcome] = {}
@@ -580,10 +582,14 @@ class Run:
         context.background.run_deferred()  # publish the outcomes before the end of the attempt
         preempted = any(context.view.nodes[each.node].is_preempted for each in self._arrived if each.node >= 0)
         progress = context.view.metrics.max_step(self.id)
-        end = describe_end(self.attempt, cause, self._arrived, progress, preempted=preempted)
+        saved = bool(self._has_saved)
+        end = describe_end(self.attempt, cause, self._arrived, progress, preempted=preempted, has_saved=saved)
         if self._is_growing:
             end = replace(end, cause="growth", message="stopped to continue on more nodes", lost_ranks=())
         decision = decide_restart([*self._attempt_ends, end], context.options)
+        if decision.idle and self._has_saved is None:
+            context.background.spawn(self._find_saved_files())
+            return True  # decide after the checkpoint files are listed
         end = replace(end, reason=decision.reason, at=time.time())
         self._attempt_ends.append(end)
         context.news.emit(
@@ -611,6 +617,18 @@ class Run:
             link.broken = link.broken or f"attempt {self.attempt - 1} of a run ended"
         context.scheduler.restart(self, decision.pause)
         return True
+
+    async def _find_saved_files(self) -> None:
+        """Find out whether ranks saved a checkpoint during this attempt, and then decide about the next attempt."""
+        attempt, found, since = self.attempt, False, self._attempt_ends[-1].at
+        try:
+            found = await self._context.checkpoints.has_saved_since(self.id, since)
+        except (SkywardError, OSError) as error:
+            words = f"cannot list the checkpoints of run {self.id}, so only logged steps count as progress: {error}"
+            self._context.news.emit_warning(words)
+        if self.state == "running" and self.attempt == attempt:
+            self._has_saved = found
+            self._end()
 
     def on_attempt(self, record: RunKeys) -> None:
         """Continue with an attempt that agents started while this client was not connected."""
@@ -653,7 +671,7 @@ class Run:
         self._waiting.clear()
         self._stopping = self.sent = self._begun = self._is_growing = False
         self._broke = self._spent = ""
-        self.stocked = None
+        self.stocked = self._has_saved = None
 
     # -- outcomes and items --------------------------------------------------------------------------------
 
