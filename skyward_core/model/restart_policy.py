@@ -149,9 +149,8 @@ class RestartDecision(Value):
 
 
 def describe_end(
-    number: int, root: RootCause, outcomes: Iterable[Outcome], progress: float | None, *, preempted: bool = False,
-    has_saved: bool = False,
-) -> AttemptEnd:  # fmt: skip
+    number: int, root: RootCause, outcomes: Iterable[Outcome], progress: float | None, *, preempted: bool = False
+) -> AttemptEnd:
     """Describe the end of a failed attempt.
 
     Args:
@@ -160,7 +159,6 @@ def describe_end(
         outcomes: Outcomes of the attempt.
         progress: Largest logged step; None if no rank logs steps.
         preempted: Whether the machine of a rank was preempted.
-        has_saved: Whether ranks saved a checkpoint file during the attempt.
     """
     outcomes = list(outcomes)
     lost = tuple(sorted(each.index for each in outcomes if _is_loss(each)))
@@ -174,7 +172,7 @@ def describe_end(
         cause = "loss"
     message = f"{root.rank_prefix}{root.outcome}: {root.message}" if root.message else f"{root.rank_prefix}{root.type}"
     signature = _signature(culprit) if cause == "error" and culprit is not None else ""
-    return AttemptEnd(number, cause, message, signature, progress, lost, has_saved=has_saved)
+    return AttemptEnd(number, cause, message, signature, progress, lost)
 
 
 def _is_loss(outcome: Outcome) -> bool:
@@ -223,9 +221,8 @@ def decide_restart(ends: Sequence[AttemptEnd], limits: RestartLimits | Options) 
     idle = _attempts_without_progress(ends)
     before = ends[-2] if len(ends) > 1 else None
     if before is not None and idle and last.signature and last.signature == before.signature:
-        return RestartDecision(
-            False, f"attempts {before.number} and {last.number} failed with the same error", idle=idle
-        )
+        words = f"attempts {before.number} and {last.number} failed with the same error"
+        return RestartDecision(False, words, idle=idle)
     if last.progress is not None and idle >= MAX_IDLE_ATTEMPTS:
         words = f"{idle} attempts ended at step {last.progress:g} or earlier, without progress"
         return RestartDecision(False, words, idle=idle)

@@ -199,11 +199,10 @@ class CheckpointCopies:
         Raises:
             PoolError: If no node could list its files.
         """
-        patterns = checkpoint_patterns(self._context.row.spec)
         if self._context.is_local:
             rows = await asyncio.to_thread(find_checkpoints, self._context.row, run, is_local=True)
             return any(row.left[1] / 1e9 > since for row in rows.values())
-        found = await self._context.outputs.files(patterns, run)
+        found = await self._context.outputs.files(checkpoint_patterns(self._context.row.spec), run)
         if found.failures and not found.folders:
             raise PoolError("; ".join(found.failures.values()))
         return any(file.changed_at > since for file in found.files)

@@ -337,8 +337,7 @@ class MachineGrid(PaintedLines):
             strips.append(Strip([Segment(f" {label}  {text}", self._plain)]))
             key = (id(host), host.seen // DRAWN_EVERY, width, room, self._plain, full)
             if self._curves.get(metric, (None,))[0] != key:
-                points = list(zip(*host.trace(metric), strict=True))
-                lines = self._drawn(points, full or 1.0, width - 1, room - 1, span)
+                lines = self._drawn(list(zip(*host.trace(metric), strict=True)), full or 1.0, width - 1, room - 1, span)
                 self._curves[metric] = key, self._coloured([f" {line}" for line in lines], has_ramp=bool(whole))
             strips += map(Strip, self._curves[metric][1])
         return strips[:height]
@@ -351,10 +350,9 @@ class MachineGrid(PaintedLines):
             canvas.fill(1)
         return ["".join(text for text, _ in canvas.runs(row)) for row in range(height)]
 
-    def _coloured(self, lines: list[str], *, has_ramp: bool) -> list[list[Segment]]:
+    def _coloured(self, rows: list[str], *, has_ramp: bool) -> list[list[Segment]]:
         style = self._plain + self._style("curve")
-        ramp = (self._ramp(1 - at / len(lines)) if has_ramp else style for at in range(len(lines)))
-        return [[Segment(text, style)] for text, style in zip(lines, ramp, strict=True)]
+        return [[Segment(text, self._ramp(1 - at / len(rows)) if has_ramp else style)] for at, text in enumerate(rows)]
 
     def _ramp(self, part: float) -> Style:
         """Return the colour of a gauge at a share of the 100 % value."""
@@ -418,9 +416,8 @@ class MachineGrid(PaintedLines):
         """Return the curve of a machine. It is cached until new samples may change a column."""
         whole = self._scale.whole if self._scale else 0.0
         key = (machine.host.seen // DRAWN_EVERY, width, height, self._plain, self._metric_index, whole)
-        cached = self._curves.get(id(machine))
-        if cached is not None and cached[0] == key:
-            return cached[1]
+        if self._curves.get(id(machine), (None,))[0] == key:
+            return self._curves[id(machine)][1]
         if self._scale and _shows_gpus(machine, height):
             lines = ["", *gpu_rows(machine, self._scale.metric.metric, whole, width, x)]
         else:

@@ -196,8 +196,8 @@ class UnattendedRestarts:
         steps = [end.progress for end in ends] + [report["step"] for report in reports]
         progress = max((step for step in steps if step is not None), default=None)
         preempted = any(report["preempted"] for report in reports)
-        saved = any(report.get("saved") for report in reports)
-        end = policy.describe_end(latest["number"], cause, outcomes, progress, preempted=preempted, has_saved=saved)
+        end = policy.describe_end(latest["number"], cause, outcomes, progress, preempted=preempted)
+        end = replace(end, has_saved=any(report.get("saved") for report in reports))
         limits = policy.RestartLimits(latest["restarts"], latest.get("error_restarts", 0))
         decision = policy.decide_restart([*ends, end], limits)
         least = latest.get("least_nodes")
@@ -349,8 +349,7 @@ def _has_saved(cwd: str, names: Collection[str], since: float) -> bool:
     changed: list[float] = []
     for name in filter(None, names):
         with suppress(OSError):  # ranks need not save checkpoints
-            files = FolderWalk(f"{cwd}/{CHECKPOINTS}/{name}", {}, {}, ()).files()
-            changed += [status.st_mtime for _, status in files]
+            changed += [status.st_mtime for _, status in FolderWalk(f"{cwd}/{CHECKPOINTS}/{name}", {}, {}, ()).files()]
     return max(changed, default=0.0) > since
 
 

@@ -582,8 +582,8 @@ class Run:
         context.background.run_deferred()  # publish the outcomes before the end of the attempt
         preempted = any(context.view.nodes[each.node].is_preempted for each in self._arrived if each.node >= 0)
         progress = context.view.metrics.max_step(self.id)
-        saved = bool(self._has_saved)
-        end = describe_end(self.attempt, cause, self._arrived, progress, preempted=preempted, has_saved=saved)
+        end = describe_end(self.attempt, cause, self._arrived, progress, preempted=preempted)
+        end = replace(end, has_saved=bool(self._has_saved))
         if self._is_growing:
             end = replace(end, cause="growth", message="stopped to continue on more nodes", lost_ranks=())
         decision = decide_restart([*self._attempt_ends, end], context.options)
