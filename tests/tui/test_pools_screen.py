@@ -550,7 +550,7 @@ async def test_preview_charts_show_the_value_of_rank_0(app: SkywardApp, session:
     for step in range(9):
         for rank in range(4):  # one after the other, as they do
             view.metrics.add_values(run.id, rank, session.now + step + rank / 5, {"loss": 8.0 - step + rank})
-    async with running_app(app, (160, 48), until="loss 0  0 to 3") as pilot:
+    async with running_app(app, (160, 48), until="loss 0  r0-3 0…3") as pilot:
         before = app.screen.query_one("#pools").region
         await pilot.click("#charts")
         assert app.focused is app.screen.query_one(RunTable) and app.screen.query_one("#pools").region == before
