@@ -102,7 +102,6 @@ def test_accelerate_plugin_sets_the_variables_of_its_configuration():
 
 def test_plugin_that_joins_all_ranks_refuses_a_single_call(monkeypatch):
     monkeypatch.setattr(framework_rendezvous_and_thread_limits, "_is_gang_call", False)
-    monkeypatch.setattr(instance_info_and_attempt, "_in_pool", None)  # another test of this process may have set it
     with (
         instance_info_and_attempt.using(sky.InstanceInfo(total_nodes=2, world_size=2, pool="p")),
         pytest.raises(sky.UsageError, match=r"plugin shared joins all 2 ranks, .* this call runs on one rank"),

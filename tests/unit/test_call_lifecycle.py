@@ -591,6 +591,7 @@ def write_notices(tmp_path: Path) -> Iterator[Any]:
     signal.signal(preemption.NOTICE_SIGNAL, before)
     preemption._notice_file, preemption._callbacks[:], preemption._persistent_callbacks = "", [], 0
     preemption._received_sigterms.clear()
+    preemption.start_call(in_gang=False)
 
 
 def make_notice(node: int = 0, ends: float | None = None, *, mine: bool = True) -> PreemptionNotice:

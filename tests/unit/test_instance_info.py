@@ -90,7 +90,8 @@ def test_child_process_of_a_rank_inherits_instance_info(monkeypatch):
     peers = [{"node": n, "address": f"10.0.0.{n}", "ports": list(range(40000, 40008))} for n in range(3000)]
     place = {"rank": 7, "peers": peers[:4], "network": {"interface": "eth0", "gbps": 25.0}, "hostname": "n0"}
     for info in (place, place | {"peers": peers}):
-        monkeypatch.setenv("COMPUTE_POOL", "")  # so that it is put back
+        monkeypatch.setenv("COMPUTE_POOL", "")  # so that the variable and the place in the pool are restored
+        monkeypatch.setattr(runtime_info, "_in_pool", None)
         set_place(info)
         mine = instance_info()
         assert mine.peers[3].ports == tuple(range(40000, 40008))
