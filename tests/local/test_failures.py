@@ -390,6 +390,33 @@ def worker_of(pool: sky.Compute) -> int:
     return next(iter(worker_pids(pool)), 0)
 
 
+def test_broadcast_waiting_behind_tasks_runs_after_one_of_their_processes_died(
+    pool: sky.Compute, tmp_path: Path
+) -> None:
+    def hold(file: Path) -> None:
+        file.write_text(str(os.getpid()))
+        while not file.with_suffix(".end").exists():
+            time.sleep(0.01)
+
+    files = [tmp_path / f"task{number}" for number in range(4)]
+    with ThreadPoolExecutor() as threads:
+        for file in files:
+            threads.submit(lambda call: call >> pool, sky.function(hold)(file))
+        try:
+            wait_until(lambda: all(file.exists() and file.read_text() for file in files), what="one task on each node")
+            waiting = threads.submit(lambda: fine() @ pool)
+            runs = pool.pool.context.registry.runs
+            wait_until(lambda: any(run.kind == "broadcast" and run.sent for run in list(runs.values())), what="calls")
+            (broadcast,) = [run for run in list(runs.values()) if run.kind == "broadcast"]
+            os.kill(int(files[0].read_text()), signal.SIGKILL)
+            # One node returns its call, because its gang broke, and the others end theirs before they begin.
+            wait_until(lambda: not broadcast.sent, what="the decision to send the calls to the next gang")
+        finally:
+            for file in files:
+                file.with_suffix(".end").touch()
+        assert waiting.result(60) == [0, 1, 2, 3]
+
+
 def test_rank_stopped_for_another_run_is_not_called_cancelled(home: Path, tmp_path: Path) -> None:
     def wait(path: str) -> None:
         import time

@@ -207,19 +207,37 @@ async def test_repeated_call_frame_starts_one_call_for_the_last_sender(node: Ser
 @pytest.mark.parametrize("kind", ["broadcast", "gather", "sweep"])
 async def test_call_whose_result_another_client_fetched_does_not_run_again(node: Served, kind: str) -> None:
     client, other = node.client(), node.client()
-    client.add_note(REQUESTS_CALL | {"kind": kind})
+    asked = REQUESTS_CALL | {"kind": kind, "epoch": 3}
+    client.add_note(asked)
     other.add_note({"t": "claim", "run": "aa11"})
     (call,) = node.state.registry.calls.values()
     node.desk.on_client_gone(client.connection)
     node.desk.finish(call, {**call.make_outcome({"kind": "returned"}), "file": "aa11.0.1.result", "size": 9}, b"")
     other.add_note({"t": "ack", "calls": {"aa11": None}})
     assert not node.state.registry.calls
-    (answer,) = node.client().add_note(REQUESTS_CALL | {"kind": kind})
+    (answer,) = node.client().add_note(asked)
     assert not node.state.registry.calls and node.state.registry.active == 0
     assert (answer["t"], answer["i"], answer["kind"]) == ("outcome", 0, "collateral")
     assert (answer["rank"], answer["node"]) == (call.rank, call.rank // 2)
     assert "another client fetched the result" in answer["error"]["message"]
     assert "file" not in answer, "the node has deleted the result"
+
+
+@pytest.mark.parametrize("acknowledged", [True, False])
+async def test_calls_that_no_rank_began_run_in_the_next_gang(node: Served, acknowledged: bool) -> None:
+    client = node.client()
+    calls = [REQUESTS_CALL | {"kind": "broadcast", "gang": True, "i": rank, "rank": rank} for rank in (2, 3)]
+    for call in calls:
+        client.add_note(call | {"epoch": 1})
+    ended = client.add_note({"t": "stop", "run": "aa11", "why": "the gang broke before all ranks began"})
+    assert [(each["kind"], each["begun"]) for each in ended] == [("collateral", False)] * 2
+    if acknowledged:  # Otherwise the connection was lost first.
+        client.add_note({"t": "ack", "calls": {"aa11": None}})
+    for call in calls:
+        assert client.add_note(call | {"epoch": 2}) == []
+    waiting = [call for slot in node.slots.slots for call in slot.queue]
+    assert [(call.index, call.header["epoch"]) for call in waiting] == [(2, 2), (3, 2)]
+    assert node.state.registry.active == 2 and not node.state.registry.records["aa11"].outcomes
 
 
 async def test_next_attempt_of_the_client_replaces_a_withheld_outcome(node: Served) -> None:

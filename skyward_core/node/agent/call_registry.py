@@ -256,10 +256,9 @@ class CallRegistry:
             record.begin_attempt(call.attempt, call.header.get("total", record.total))
         record.attempt_keys = call.header.get("attempt")
         self._last_order += 1
-        order = self._last_order
         if first:
-            record.order = order
-        call.order = record.order if call.is_gang_call else order
+            record.order = self._last_order
+        call.order = record.order if call.is_gang_call else self._last_order
         record.active += 1
         record.epoch, record.nodes = call.header.get("epoch", 0), call.header.get("nodes", [])
         record.job, record.more = call.header.get("job", ""), call.header.get("more", False)

@@ -203,15 +203,18 @@ class ClientRequests:
     # -- calls and outcomes ------------------------------------------------------------------------------
 
     def _call(self, connection: Connection, header: frames.ClientCall, body: bytes) -> None:
-        key, number = (header["run"], header["i"]), attempt_number(header)
+        number = attempt_number(header)
         if number > 1 and self._stop_earlier_attempts(header, number):
             asyncio.get_running_loop().call_later(STOP_POLL, self._call, connection, header, body)
             return
-        known = self._registry.calls.get(key)
-        if known is not None:
-            self._lifecycle.claim(connection, known, header)
-            return
         record = self._registry.records.get(header["run"])
+        if record is not None and record.attempt == number and record.epoch < header.get("epoch", 0):
+            # The client sends the run again to the next gang, because no rank had begun it before the last gang broke.
+            self._lifecycle.acknowledge({record.run: None})  # The client's own acknowledgement may not have arrived.
+            record.outcomes = {}
+        known = self._registry.calls.get((header["run"], header["i"]))
+        if known is not None:
+            return self._lifecycle.claim(connection, known, header)
         if record is not None and record.is_unattended and record.attempt > number:
             # Agents have restarted the run on other nodes, so the calls of this node have other indices.
             return self._claim_run(connection, {"t": "claim", "run": header["run"], "decides": True}, b"")
@@ -363,9 +366,8 @@ class ClientRequests:
         alone = not any(other.renews for other in self._clients.others(connection))
         waiting = [call.header for call in self._registry.calls.values() if call.outcome is None]
         used = {call[part][0] for call in waiting for part in ("fn", "args")}
-        for name in header["blobs"] if alone else ():
-            if name not in used:
-                (self._state.config.blobs / Path(name).name).unlink(missing_ok=True)
+        for name in set(header["blobs"]) - used if alone else ():
+            (self._state.config.blobs / Path(name).name).unlink(missing_ok=True)
         connection.send({"t": "known", "id": header["id"]})
 
     # -- inspection of ranks -----------------------------------------------------------------------------
