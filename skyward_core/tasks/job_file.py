@@ -219,13 +219,16 @@ class JobFile(Value):
         mounts = _resolve_mounts(document, keys, envs)
         workdir = None if folder is None else _resolve_workdir(document, _substitute(folder, envs))
         resources, reader = keys.resources or job_yaml.ResourceKeys(), ResourceReader(document)
-        recovery = resources.job_recovery
-        strategy = recovery.strategy if isinstance(recovery, job_yaml.RecoveryKeys) else recovery
-        if strategy is not None:
-            line = document.line_of(("resources", "job_recovery"))
+        recovery, place = resources.job_recovery, ("resources", "job_recovery")
+        if not isinstance(recovery, job_yaml.RecoveryKeys):
+            recovery = job_yaml.RecoveryKeys(strategy=recovery or "none")
+        restarts = (recovery.strategy or "").lower() != "none"
+        if recovery.max_restarts_on_errors and not restarts:
+            raise document.make_error("job_recovery: none allows no restarts. Remove max_restarts_on_errors", place)
+        if restarts and recovery.strategy is not None:
             notes.append(
-                f"strategy {strategy!r} of job_recovery (line {line}) has no effect: the provider of a lost machine "
-                "replaces it"
+                f"strategy {recovery.strategy!r} of job_recovery (line {document.line_of(place)}) has no effect: the "
+                "provider of a lost machine replaces it"
             )
         ways = tuple(reader.read_alternatives(resources, ("resources",)))
         short = [name for name, text in hidden.items() if len(text) < MIN_SECRET_LENGTH]
@@ -252,8 +255,8 @@ class JobFile(Value):
             setup=_join_lines(keys.setup),
             run=_join_lines(keys.run),
             idle_seconds=reader.read_idle_seconds(resources.autostop, ("resources", "autostop")),
-            restarts_on_loss=recovery is not None,
-            error_restarts=recovery.max_restarts_on_errors if isinstance(recovery, job_yaml.RecoveryKeys) else 0,
+            restarts_on_loss=restarts,
+            error_restarts=recovery.max_restarts_on_errors,
             notes=tuple(notes),
             text=text,
         )

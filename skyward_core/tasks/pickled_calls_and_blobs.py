@@ -76,6 +76,7 @@ class Task(Value):
         nodes: Number or indices of the nodes whose ranks all run the call; None for all nodes.
         job: Id of the job of which the call is a step; "" if none.
         more: Whether another step of the job follows. The job's nodes then stay reserved for a while.
+        before: Earlier steps of the job, which are repeated if a machine was replaced; None if they are unknown.
         rank: The rank that runs the call; None for any.
     """
 
@@ -92,6 +93,7 @@ class Task(Value):
     nodes: int | tuple[int, ...] | None = None
     job: str = ""
     more: bool = False
+    before: tuple[Task, ...] | None = None
     rank: int | None = None
 
 

@@ -309,7 +309,7 @@ async def launch_job(app: SkywardApp, plan: JobPlan, steps: Sequence[Task], pool
     record = _launch_record(plan)
     nodes: tuple[int, ...] = ()
     for number, step in enumerate(steps, 1):
-        task = replace(step, job=job, more=number < len(steps))
+        task = replace(step, job=job, more=number < len(steps), before=tuple(steps[: number - 1]))
         if nodes and isinstance(task.nodes, int):
             task = replace(task, nodes=nodes)
         run = await wait_shielded(session.launch(pool.key, task, request=record))

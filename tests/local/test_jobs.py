@@ -13,8 +13,10 @@ from typing import Any
 import pexpect
 import pytest
 
+from skyward_core.node.bootstrap.host_inspection import find_node_processes
 from skyward_core.store.ledger_rows import marked_pid
-from tests.support.cli import Cli
+from tests.support.cli import PATIENCE, Cli
+from tests.support.loss import destroy
 from tests.support.waiting import wait_until
 
 JOB = """
@@ -230,6 +232,59 @@ def test_job_recovery_restarts_the_run_commands_after_errors_up_to_its_limit(cli
     name = write_job_file(cli, text.replace("{}", "1", 1).replace("{}", places))
     failed = cli("launch", name, "-c", "again", "--down", status=2)
     assert "the run was restarted once after an error of the code, which is the limit" in failed.stderr
+
+
+RECOVERED_JOB = """
+num_nodes: 2
+resources: {job_recovery: {max_restarts_on_errors: 0}}
+file_mounts: {<mounted>: <data>}
+setup: echo set up with $(cat <mounted>/word.txt)
+run: |
+  echo attempt $SKYWARD_ATTEMPT; touch began-$SKYPILOT_NODE_RANK
+  while [ $SKYWARD_ATTEMPT = 1 ]; do sleep 0.05; done
+"""
+
+
+def lose_node_of_job(cli: Cli, pool: str, *words: object) -> tuple[int, list[str], str]:
+    """Run a command, and destroy the second node of its pool when both ranks run.
+
+    Returns:
+        The exit status of the command, the lines of the ranks, and the errors.
+    """
+    for old in cli.folder.glob("began-*"):
+        old.unlink()
+    with cli.begin(*words) as command:
+        wait_until(lambda: len(list(cli.folder.glob("began-*"))) == 2)
+        (folder,) = cli.folder.glob(f"home/**/{pool}.*/node-1")
+        destroy(folder, find_node_processes(str(folder)))
+        out, errors = command.communicate(timeout=PATIENCE)
+        lines = [line.partition("| ")[2] for line in out.splitlines() if line.startswith("r00")]
+        return command.returncode, sorted(line for line in lines if line and not line.startswith("---")), errors
+
+
+def write_recovered_job(cli: Cli, *, sets_up: bool) -> str:
+    text = RECOVERED_JOB.replace("<mounted>", str(cli.folder / "mounted")).replace("<data>", str(cli.folder / "data"))
+    lines = [line for line in text.splitlines() if sets_up or not line.startswith(("file_mounts", "setup"))]
+    return write_job_file(cli, "\n".join(lines))
+
+
+@pytest.mark.parametrize("sets_up", [True, False])
+def test_job_whose_machine_is_replaced_starts_again_with_its_first_step(cli: Cli, *, sets_up: bool) -> None:
+    name = write_recovered_job(cli, sets_up=sets_up)
+    status, lines, errors = lose_node_of_job(cli, "heals", "launch", name, "-c", "heals", "--down")
+    assert status == 0, errors
+    assert "restart 1 of 3 after a lost rank" in errors
+    # The output of the lost rank may not have arrived.
+    assert [line for line in lines if line != "attempt 1"] == ["attempt 2"] * 2 + ["set up with brought"] * 4 * sets_up
+
+
+def test_exec_whose_machine_is_replaced_fails_with_the_reason(cli: Cli) -> None:
+    cli("launch", write_job_file(cli, "num_nodes: 2\nresources: {job_recovery: EAGER}\nsetup: 'true'\n"), "-c", "stays")
+    name = write_recovered_job(cli, sets_up=True)
+    status, lines, errors = lose_node_of_job(cli, "stays", "exec", "stays", name)
+    assert (status, set(lines)) == (1, {"attempt 1"})
+    assert "not restarted: node 1 lost its machine, and this client cannot set up another one. Launch" in errors
+    cli("down", "stays", "-y")
 
 
 @pytest.mark.proof("0.5 s of a processor")

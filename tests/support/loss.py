@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,17 +31,21 @@ def lose(compute: sky.Compute, node: int) -> set[int]:
     """Destroy a node with all of its processes. Return their pids."""
     agent = compute.pool.links[node].welcome["pid"]
     below = descendants(agent)
-    folder = Path(compute.pool.context.machines[node].extra["folder"])
+    destroy(Path(compute.pool.context.machines[node].extra["folder"]), (agent, *below))
+    return below
+
+
+def destroy(folder: Path, pids: Iterable[int]) -> None:
+    """Remove the folder of a node, and kill its processes."""
 
     def is_removed() -> bool:
         shutil.rmtree(folder, ignore_errors=True)  # who lives yet may write there meanwhile
         return not folder.exists()
 
     wait_until(is_removed)
-    for pid in (agent, *below):
+    for pid in pids:
         with suppress(ProcessLookupError):  # what is below the agent may end with it
             os.kill(pid, signal.SIGKILL)
-    return below
 
 
 def wait_for(compute: sky.Compute, state: str) -> None:

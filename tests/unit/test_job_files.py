@@ -165,6 +165,7 @@ def test_alternatives_override_resources_beside_them() -> None:
         ("workdir: https://u:pass@h/x\n", "write a repository as workdir: {url: https://h/x}"),
         ("workdir: ~nobody-at-all/x\n", "workdir: ~nobody-at-all/x: this machine has no such user"),
         ("file_mounts: {/a: ''}\n", "/a: expected a path on the nodes and a local path"),
+        ("resources: {job_recovery: {strategy: none, max_restarts_on_errors: 1}}\n", "none allows no restarts. Remove"),
         ("file_mounts: {/a: 'git@github.com:a/b'}\n", "Clone a repository in setup"),
     ],
 )  # fmt: skip
@@ -250,6 +251,21 @@ def test_keys_without_effect_are_noted_with_their_line() -> None:
         "resources.ports (line 2)",
         "resources.labels (line 4)",
     ]
+
+
+@pytest.mark.parametrize(
+    "recovery, restarts, notes",
+    [
+        ("NONE", False, 0),
+        ("none", False, 0),
+        ("{strategy: none}", False, 0),
+        ("EAGER_NEXT_REGION", True, 1),
+        ("{}", True, 0),
+    ],
+)
+def test_recovery_strategy_none_allows_no_restarts(recovery: str, *, restarts: bool, notes: int) -> None:
+    job = parse_job(f"resources: {{job_recovery: {recovery}}}\nrun: a\n")
+    assert (job.restarts_on_loss, len(job.notes)) == (restarts, notes)
 
 
 def test_ignored_keys_are_known_and_unsupported_keys_are_not() -> None:

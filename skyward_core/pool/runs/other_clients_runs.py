@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import LedgerError
-from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, RunKind, RunStatus, Summary
-from skyward_core.model.restart_policy import AttemptEnd, decide_restart, describe_end
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, RunStatus, Summary
+from skyward_core.model.restart_policy import AttemptEnd, RestartDecision, decide_restart, describe_end
 from skyward_core.model.root_cause import summarize_outcomes
 from skyward_core.pool.agent_link import Link
 from skyward_core.pool.runs.run import outcome_of
@@ -167,7 +167,7 @@ class OtherClientRuns:
             if (written := self._saved_run(run)) is not None:
                 self._end(run, written.state, written.ended_at or time.time(), written.root_cause)
         for row in self._find_restarting():
-            self._add_run(row.run, row.function, row.kind, row.total, row.opened_at, row.nodes or ())
+            self._add_row(row)
             self._on_attempt(row.run, {"attempt": row.attempts or 1})
         for row in self._find_orphaned():
             if not (row.run in self._runs and self._runs[row.run].has_ended):
@@ -251,7 +251,7 @@ class OtherClientRuns:
         if not (is_over or lost or any(each.kind == "lost" for each in known.values())):
             return
         if self._runs[run].total is None:
-            self._add_run(run, row.function, row.kind, row.total, row.opened_at, row.nodes or ())
+            self._add_row(row)
         for outcome in written.values():
             self._add_outcome(run, outcome, row.opened_at)
         if returned and lost:  # some tasks returned and others are lost, but agents do not say which ones
@@ -270,7 +270,7 @@ class OtherClientRuns:
         if self._runs[row.run].is_running(self._context.links, row.run):
             return
         if self._runs[row.run].total is None:
-            self._add_run(row.run, row.function, row.kind, row.total, row.opened_at, ())
+            self._add_row(row)
         self._fail(row.run, RootCause(-1, "lost", "PoolError", "its client, which supplied the items, has exited"))
 
     def _fail(self, run: str, cause: RootCause) -> None:
@@ -345,10 +345,14 @@ class OtherClientRuns:
                     events.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at, job=job, more=more)
                 )
             return self._publish_last_end(run, record)
-        self._news.records.add_run(run, record["function"], record["kind"], record["total"], at)
+        function, kind, total = record["function"], record["kind"], record["total"]
+        self._news.records.add_run(run, function, kind, total, at)
         if nodes:
             self._news.records.set_columns(run, nodes=nodes)
-        self._add_run(run, record["function"], record["kind"], record["total"], at, nodes, job, more=more)
+        opened = events.RunOpened(
+            pool=self._pool, run=run, function=function, kind=kind, total=total, at=at, job=job, more=more
+        )
+        self._add_run(opened, nodes)
         self._on_attempt(run, record)
         self._publish_last_end(run, record)
 
@@ -396,7 +400,7 @@ class OtherClientRuns:
                 return
             # Wait until another client, or this client after its activation, decides about another attempt.
             self._await_decision(run)
-        self._emit_end(run, ends[-1], restarts=False)
+        self.publish_end(run, ends[-1], RestartDecision(False, ""))
         self._news.save_attempt_ends(run)
 
     def has_lost(self, link: Link, run: str) -> bool:
@@ -413,18 +417,18 @@ class OtherClientRuns:
         """End a run that this client cannot restart."""
         known = self._runs[run]
         if known.waiting is not None and (keys := known.waiting.get("last_end")) is not None:
-            self._emit_end(run, AttemptEnd.from_keys(keys), restarts=False)
+            self.publish_end(run, AttemptEnd.from_keys(keys), RestartDecision(False, ""))
             self._news.save_attempt_ends(run)
         known.waiting, known.decided_after = None, 0
         self._check_end(run, caught_up=True)
 
-    def _emit_end(
-        self, run: str, end: AttemptEnd, *, restarts: bool, pause: float = 0.0, left: int | None = None
-    ) -> None:
+    def publish_end(self, run: str, end: AttemptEnd, then: RestartDecision) -> None:
+        """Publish the end of an attempt of a run, whose client may be this one."""
         self._news.emit(
             events.AttemptEnded(
-                pool=self._pool, run=run, number=end.number, cause=end.cause, message=end.message, restarts=restarts,
-                reason=end.reason, pause=pause, step=end.progress, left=left, at=end.at or time.time(),
+                pool=self._pool, run=run, number=end.number, cause=end.cause, message=end.message,
+                restarts=then.restarts, reason=end.reason, pause=then.pause, step=end.progress, left=then.left,
+                at=end.at or time.time(),
             )
         )  # fmt: skip
 
@@ -436,7 +440,7 @@ class OtherClientRuns:
         for place, end in enumerate(ends, 1):
             if end.number > latest:
                 decision = decide_restart(ends[:place], self._context.options)
-                self._emit_end(run, end, restarts=True, pause=decision.pause, left=decision.left)
+                self.publish_end(run, end, replace(decision, restarts=True))
 
     def _publish_saved_ends(self, run: str, attempt: int) -> None:
         """Publish the ends of the attempts before ``attempt`` that the ledger contains and the view does not."""
@@ -450,31 +454,26 @@ class OtherClientRuns:
         context = self._context
         if self._runs[queued["run"]].total is None:
             total = (queued["nodes"] or len(context.links)) * context.ranks_per_node
-            since = link.to_client_time(queued["since"])
-            self._add_run(queued["run"], queued["name"], "broadcast", total, since, ())
+            run, name, at = queued["run"], queued["name"], link.to_client_time(queued["since"])
+            self._add_run(
+                events.RunOpened(pool=self._pool, run=run, function=name, kind="broadcast", total=total, at=at)
+            )
 
-    def _add_run(
-        self,
-        run: str,
-        function: str,
-        kind: RunKind,
-        total: int,
-        at: float,
-        nodes: tuple[int, ...],
-        job: str = "",
-        *,
-        more: bool = False,
-    ) -> None:
-        known = self._runs[run]
-        known.total, known.outcomes = total, {}
-        if kind == "map":
-            known.items = {}
+    def _add_row(self, row: RunRow) -> None:
+        """Add a run as the ledger describes it."""
         opened = events.RunOpened(
-            pool=self._pool, run=run, function=function, kind=kind, total=total, at=at, job=job, more=more
+            pool=self._pool, run=row.run, function=row.function, kind=row.kind, total=row.total, at=row.opened_at
         )
+        self._add_run(opened, row.nodes or ())
+
+    def _add_run(self, opened: events.RunOpened, nodes: Sequence[int] = ()) -> None:
+        known = self._runs[opened.run]
+        known.total, known.outcomes = opened.total, {}
+        if opened.kind == "map":
+            known.items = {}
         self._news.emit(opened)
         if nodes:
-            self._news.emit(events.RunPlaced(pool=self._pool, run=run, nodes=list(nodes), at=at))
+            self._news.emit(events.RunPlaced(pool=self._pool, run=opened.run, nodes=list(nodes), at=opened.at))
 
     def _on_outcome(self, run: str, header: frames.AgentOutcome, at: float) -> None:
         outcome = outcome_of(header)

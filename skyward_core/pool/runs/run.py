@@ -22,7 +22,7 @@ from skyward_core.model.outcomes_states_and_alerts import (
     RunStatus,
     Summary,
 )
-from skyward_core.model.restart_policy import AttemptEnd, attempt_keys, decide_restart, describe_end
+from skyward_core.model.restart_policy import AttemptEnd, RestartDecision, attempt_keys, decide_restart, describe_end
 from skyward_core.model.root_cause import CANCELLED, ECHO, ECHO_WAIT, cause_rank, is_failure, is_symptom, root_cause
 from skyward_core.pool.agent_link import ACK_DELAY, Link, is_notification
 from skyward_core.pool.runs.iterator_argument_stream import ArgumentStream
@@ -195,16 +195,10 @@ class Run:
         # Index of a task -> its failed attempts, if the task was restarted by itself.
         self._task_ends: dict[int, list[AttemptEnd]] = {}
         self._log_starts: dict[str, int] = {}  # log file -> offset at which the first attempt began to print
-        # Whether ranks saved a checkpoint file during this attempt; None if the files were not listed.
-        self._has_saved: bool | None = None
         self._end_reason = ""  # reason why the run was not restarted after its last attempt
         self.cancelled = ""  # reason of the run's cancellation; "" if it is not cancelled
-        self.outcomes: dict[int, Outcome] = {}
-        self.values: dict[int, Value] = {}
         self.root_cause: RootCause | None = None
-        self._arrived: list[Outcome] = []
         self._unsaved: list[Outcome] = []  # outcomes that are not in the view and the ledger yet
-        self._loaded: dict[int, Future[Loaded]] = {}
         self._ending: PoolEnd | None = None
         # Acquired by the first call of `results`, because the values are returned only once.
         self._unread = threading.Lock()
@@ -212,28 +206,15 @@ class Run:
         self.tasks = tasks
         self.is_script = any(task.script for task in tasks)
         self.future: Future[Run] = future or Future()
-        self.logs: dict[int, dict[str, list[int]]] = {}
         self.arrivals: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.consumed = False  # whether a reader consumes a generator's items one by one
         self._seconds: deque[float] = deque(maxlen=8)  # durations of the latest tasks, in seconds
-        self._waiting: deque[int] = deque()
-        self._flying: dict[int, int] = {}
         self._where: dict[int, Link] = {}
         self._asked: set[int] = set()  # nodes that have received calls of the run
-        self.sent = False  # whether a frame of the run was sent, so that a node may know the run
         self.is_retained = False  # whether another client fetches the results, while this client receives the outcomes
-        # Nodes that have the run's large arguments. None: the run has no large arguments.
-        self.stocked: frozenset[Link] | None = None
         self._claimed = False  # whether another client dispatched the run
         self.is_adopted = False  # whether this client decides about restarts of a run that another one dispatched
         self.awaits_decision = False  # whether another client decides about restarts of this run
-        self._stale: set[int] = set()
-        self._spent = ""  # reason why the processes of the run's gang accept no further call
-        self._broke = ""  # reason why the gang of the run broke
-        self._begun = False
-        # Index of an active task -> rank that executes it, as far as the agent has reported it.
-        self._ranks: dict[int, int] = {}
-        self._stopping = False
         self._fetching: set[int] = set()  # ended calls whose values are being downloaded
         self._readings: dict[int, GeneratorPosition] = {}
         # Index of a call (-1 if all ranks read the same stream) and number of an argument -> its stream.
@@ -241,7 +222,34 @@ class Run:
         self.requested_nodes: int | tuple[int, ...] | None = tasks[0].nodes if kind == "broadcast" else None
         self.nodes: tuple[int, ...] = ()  # assigned nodes; empty if the run uses all nodes
         self.is_elastic = False  # whether an attempt may have fewer nodes than the pool
+        self._reset()
+
+    def _reset(self) -> None:
+        """Begin an attempt without outcomes, so that the calls can be sent.
+
+        The nodes keep the published outcomes of the former attempt until they receive this one: if this client dies
+        before that, the head decides about the restart.
+        """
+        self.outcomes: dict[int, Outcome] = {}
+        self.values: dict[int, Value] = {}
+        # A new dictionary, because a waiting thread may still load a value into the former one.
+        self._loaded: dict[int, Future[Loaded]] = {}
+        self.logs: dict[int, dict[str, list[int]]] = {}
+        self._arrived: list[Outcome] = []
+        self._stale: set[int] = set()
+        # Index of an active task -> rank that executes it, as far as the agent has reported it.
+        self._ranks: dict[int, int] = {}
+        self._flying: dict[int, int] = {}
+        self._waiting: deque[int] = deque()
+        self._stopping = self._begun = False
+        self.sent = False  # whether a frame of the attempt was sent, so that a node may know it
         self._is_growing = False  # whether the ranks are stopped because the next attempt has more nodes
+        # Reasons why the gang of the run broke, and why its processes accept no further call.
+        self._broke = self._spent = ""
+        # Nodes that have the run's large arguments. None: the run has no large arguments.
+        self.stocked: frozenset[Link] | None = None
+        # Whether ranks saved a checkpoint file during this attempt; None if the files were not listed.
+        self._has_saved: bool | None = None
 
     def name_of(self, index: int) -> str:
         return self.tasks[index % len(self.tasks)].name
@@ -522,7 +530,7 @@ class Run:
     def lost_job_node(self) -> int | None:
         """Node that lost its machine during a step of a job; None if there is none.
 
-        The step cannot continue on a replacement machine, on which the earlier steps of the job have not run.
+        The earlier steps of the job must be repeated, because they have not run on the replacement machine.
         """
         if not self.tasks[0].job:
             return None
@@ -533,6 +541,13 @@ class Run:
             if each.gone or each is not links[each.node] or nodes[each.node].is_preempted
         )
         return next(lost, None)
+
+    @property
+    def step_obstacle(self) -> str:
+        """Reason why a step of a job cannot continue on a replacement machine; "" if it can."""
+        if (lost := self.lost_job_node) is None or self.tasks[0].before is not None:
+            return ""
+        return f"node {lost} lost its machine, and this client cannot set up another one. Launch the job file again"
 
     def _restart_task(self, link: Link, outcome: Outcome, task: Task) -> bool:
         """Send a failed task of a gather, sweep or map again if the policy allows it. Return whether it does."""
@@ -577,7 +592,7 @@ class Run:
         if not self.may_restart or self.cancelled or not self._begun or context.leaving or context.external_end:
             return False
         has_ended = any(each.error is not None and each.error.type == RESULTS_FETCHED for each in self._arrived)
-        if self.lost_job_node is not None or has_ended:
+        if has_ended:
             return False
         context.background.run_deferred()  # publish the outcomes before the end of the attempt
         preempted = any(context.view.nodes[each.node].is_preempted for each in self._arrived if each.node >= 0)
@@ -587,18 +602,14 @@ class Run:
         if self._is_growing:
             end = replace(end, cause="growth", message="stopped to continue on more nodes", lost_ranks=())
         decision = decide_restart([*self._attempt_ends, end], context.options)
+        if decision.restarts and (reason := self.step_obstacle):
+            decision = RestartDecision(False, reason)
         if decision.idle and self._has_saved is None:
             context.background.spawn(self._find_saved_files())
             return True  # decide after the checkpoint files are listed
         end = replace(end, reason=decision.reason, at=time.time())
         self._attempt_ends.append(end)
-        context.news.emit(
-            events.AttemptEnded(
-                pool=self.pool, run=self.id, number=self.attempt, cause=end.cause, message=end.message,
-                restarts=decision.restarts, reason=decision.reason, pause=decision.pause, step=progress,
-                left=decision.left, at=end.at,
-            )
-        )  # fmt: skip
+        context.registry.others.publish_end(self.id, end, decision)
         context.news.save_attempt_ends(self.id)
         if not decision.restarts:
             self._end_reason = decision.reason
@@ -653,25 +664,6 @@ class Run:
         for link in links:
             link.claim_next_attempt(self.id, decides=self.may_restart)
         watch_growth(self._context, self)
-
-    def _reset(self) -> None:
-        """Forget the published outcomes, so that the calls can be sent again.
-
-        The nodes keep them until they receive the next attempt: if this client dies before that, the head decides about
-        the restart.
-        """
-        self.outcomes.clear()
-        self.values.clear()
-        self._loaded = {}  # a waiting thread may still load a value into the former dictionary
-        self.logs.clear()
-        self._arrived.clear()
-        self._stale.clear()
-        self._ranks.clear()
-        self._flying.clear()
-        self._waiting.clear()
-        self._stopping = self.sent = self._begun = self._is_growing = False
-        self._broke = self._spent = ""
-        self.stocked = self._has_saved = None
 
     # -- outcomes and items --------------------------------------------------------------------------------
 

@@ -374,7 +374,8 @@ class RunRegistry:
     def on_run_end(self, run: Run) -> None:
         """Record the end of one of this client's runs."""
         self.runs.pop(run.id, None)
-        if run.may_restart:
+        # The files of a job's earlier steps are removed with the job's folder, because the steps may be repeated.
+        if run.may_restart and not run.tasks[0].more:
             delete_files(run.tasks)
         # Agents may still report a run that was lost with its pool, so do not ignore their frames.
         if run.state != "lost":

@@ -7,7 +7,8 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import PoolError, SkywardError, UsageError
@@ -94,11 +95,9 @@ class ClientRunQueue:
         return await keeper.start_on(run.requested_nodes, run.send_broadcast, run.tasks[0].job)
 
     async def _wait_change(self) -> None:
-        try:
+        with suppress(TimeoutError):  # nothing has changed within the interval: query the nodes again
             async with asyncio.timeout(POLL_INTERVAL):
                 await self._changed.wait()
-        except TimeoutError:
-            pass  # nothing has changed within the interval: query the nodes again
 
     def notify(self) -> None:
         """Wake the runs that wait for their start, because nodes may have become free or a run was cancelled."""
@@ -355,8 +354,8 @@ class RunScheduler:
             except (SkywardError, OSError) as error:
                 context.news.emit_warning(f"run {run.id} waits until the preempted machines end: {error}")
         await self._wait_for_nodes(run)
-        if (lost := run.lost_job_node) is not None:
-            self._fail(run, f"node {lost} lost its machine, and the job's earlier steps have not run on another one")
+        if run.lost_job_node is not None and (reason := await self._repeat_steps(run)):
+            self._fail(run, reason)
             return
         await self._restore_checkpoints(run)
         if context.is_standalone and gang is not None:
@@ -366,6 +365,21 @@ class RunScheduler:
                 self._fail(run, f"cannot start new processes: {error}")
         if run.state == "running" and not run.sent:
             self._start_or_reject(run)
+
+    async def _repeat_steps(self, run: Run) -> str:
+        """Repeat the earlier steps of a job on its nodes, because a machine was replaced. Return why that failed."""
+        task = run.tasks[0]
+        before = task.before or ()
+        for number, step in enumerate(before):
+            place: dict[str, Any] = {"nodes": run.nodes or step.nodes, "job": task.job, "more": True}
+            again = self.open("broadcast", [replace(step, before=before[:number], **place)])
+            while again.state == run.state == "running":
+                await asyncio.sleep(TURN_POLL_INTERVAL)
+            if run.cancelled:
+                again.cancel("its job was cancelled")
+            if again.state != "done":
+                return f"a machine was replaced, and {step.name} failed on the new one (run {again.id})"
+        return run.step_obstacle
 
     async def _wait_for_nodes(self, run: Run) -> None:
         """Wait for replacements of lost nodes. If the run may use fewer nodes, wait only until each was tried once."""
@@ -414,22 +428,21 @@ class RunScheduler:
             await self.queue.start(run, gang)
 
     def _save_opened(self, run: Run) -> None:
-        now = time.time()
+        task, pool, now = run.tasks[0], self._context.name, time.time()
         self._context.news.records.add_run(run.id, run.name, run.kind, run.total, now, ours=True)
         if run.requested_nodes is not None and not run.nodes:
             self._context.news.records.set_columns(run.id, nodes=())
-        self._context.news.emit(
-            events.RunOpened(
-                pool=self._context.name,
-                run=run.id,
-                function=run.name,
-                kind=run.kind,
-                total=run.total,
-                at=now,
-                job=run.tasks[0].job,
-                more=run.tasks[0].more,
-            )
+        opened = events.RunOpened(
+            pool=pool,
+            run=run.id,
+            function=run.name,
+            kind=run.kind,
+            total=run.total,
+            at=now,
+            job=task.job,
+            more=task.more,
         )
+        self._context.news.emit(opened)
 
     # -- in a pool that lacks nodes ------------------------------------------------------------------------
 

@@ -150,14 +150,14 @@ def execute(
                 check_fits(job, view)
                 steps = job_steps(job, view, large, run_alone=True)
                 record = JobRecord.from_job(job, run_alone=True)
-            return runner.run_steps(None, steps, detach=detach, record=record)
+            return runner.run_steps(None, steps, detach=detach, record=record, is_whole=False)
 
 
 class JobCommand(PoolCommand):
     """Execution of the steps of a job, one after the other on one pool."""
 
     def run_steps(
-        self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool, record: ShellRecord | None = None
+        self, spec: PoolSpec | None, steps: Sequence[Task], *, detach: bool, record: ShellRecord, is_whole: bool
     ) -> int:
         """Run the steps until one fails. Return the exit status of the failed step, or of the last one.
 
@@ -166,6 +166,7 @@ class JobCommand(PoolCommand):
             steps: The steps in their order.
             detach: Whether to return as soon as the last step runs.
             record: Record of the job's launch, saved with each run of the job for ``rerun``.
+            is_whole: Whether the steps include the set-up of the nodes, so that they can be repeated on new machines.
         """
 
         noted: set[str] = set()
@@ -185,7 +186,8 @@ class JobCommand(PoolCommand):
             for number, step in enumerate(steps, 1):
                 detaches = detach and number == len(steps)
                 # All later steps of the job must run on the nodes of the first step.
-                task = replace(step, job=job, more=number < len(steps))
+                before = tuple(steps[: number - 1]) if is_whole else None
+                task = replace(step, job=job, more=number < len(steps), before=before)
                 if nodes and isinstance(task.nodes, int):
                     task = replace(task, nodes=nodes)
                 rest = ", ".join(each.name for each in steps[number:])
@@ -257,7 +259,7 @@ def launch(
         ):
             steps = job_steps(job, found, folder, setup=setup)
             record = JobRecord.from_job(job, request if spec is not None else None, setup=setup, down=down)
-            status = runner.run_steps(spec, steps, detach=detach, record=record)
+            status = runner.run_steps(spec, steps, detach=detach, record=record, is_whole=setup)
         if not job.run.strip() and status == errors.OK:
             done = "" if spec is None else f"created pool {name}"
             console.note(f"{job.path} has no run commands: {_result_text(job, done, setup=setup)}")

@@ -573,10 +573,12 @@ class PoolCommand:
             None if the run is not known yet: the output may belong to an older run of the rank, or to a run of this
             command whose start is not reported yet. The rank's next event shows which.
         """
-        if of:
-            return of in self._own_run_ids
         if (run := self.run) is None:
             return False
+        if of:
+            # A job repeats its earlier steps on a new machine, in runs that this command did not launch.
+            found = self.session.view(self.key).runs.get(of) if run.job else None
+            return of in self._own_run_ids or (found is not None and found.job == run.job)
         if run.id in self.follower.queued and not self.follower.is_running(rank, run.id):
             return None
         return not run.nodes or rank // self.session.view(self.key).ranks_per_node in run.nodes
