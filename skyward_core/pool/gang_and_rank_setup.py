@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -276,7 +276,8 @@ class GangSetup(RankSetup):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         self._has_lock = False
-        self._holder = ""  # description of the other client that holds the lock; "" if no other client does
+        self._holder = ""  # description of the other client that holds the lock; "" if unknown
+        self._reported_since = ""  # time since which this client waits for the lock; "" if no wait is reported
         self._is_lock_wanted = False
         self._is_unclean = False
         self._granted: asyncio.Future[bool] | None = None
@@ -306,6 +307,8 @@ class GangSetup(RankSetup):
                 self._granted.set_result(header["unclean"])
         elif header["t"] == "held":
             self._holder = header["by"]
+            if self._reported_since:
+                self._report_holder(self._reported_since)
         elif header["t"] == "wanted":
             self._is_lock_wanted = True
             if not self._busy.locked():
@@ -426,30 +429,24 @@ class GangSetup(RankSetup):
             if not self.head.send({"t": "lock"}):
                 raise ConnectionError("the link to the head is down")
             self._granted = asyncio.get_running_loop().create_future()
-            with self._report_wait():
+            timer = asyncio.get_running_loop().call_later(
+                WAIT_REPORT_DELAY, self._report_holder, time.strftime("%H:%M:%S")
+            )
+            try:
                 self._is_unclean = await self._granted
+            finally:
+                timer.cancel()
+                if self._reported_since:
+                    self._context.roster.report_wait("")
+                self._holder = self._reported_since = ""
         if self._is_unclean:
             await self._stop_partial_runs()
             self._is_unclean = False
 
-    @contextmanager
-    def _report_wait(self) -> Iterator[None]:
-        """Report the lock's holder if the wait is long."""
-        since = time.strftime("%H:%M:%S")
-        is_reported = False
-
-        def report() -> None:
-            nonlocal is_reported
-            is_reported = True
-            self._context.roster.report_wait(f"runs wait since {since} for runs of {self._holder or 'another client'}")
-
-        timer = asyncio.get_running_loop().call_later(WAIT_REPORT_DELAY, report)
-        try:
-            yield
-        finally:
-            timer.cancel()
-            if is_reported:
-                self._context.roster.report_wait("")
+    def _report_holder(self, since: str) -> None:
+        """Report which client holds the lock, or a later holder. ``since``: time at which the wait began."""
+        self._reported_since = since
+        self._context.roster.report_wait(f"runs wait since {since} for runs of {self._holder or 'another client'}")
 
     async def _release_if_wanted(self) -> None:
         async with self._busy:

@@ -18,6 +18,7 @@ import pytest
 import skyward_core as sky
 from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.session import Session
+from skyward_core.pool import gang_and_rank_setup
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.store.state_folder import ensure_socket_folder
@@ -27,6 +28,7 @@ from skyward_tui.cli.console_and_log_printer import Console
 from tests.support.child import Child, child, read_line
 from tests.support.cli import Cli
 from tests.support.fates import gone
+from tests.support.faults import on_loop
 from tests.support.forked_clients import run_script
 from tests.support.processes import exists
 from tests.support.waiting import wait_until
@@ -273,22 +275,26 @@ with sky.Compute(nodes=2, name="shared", options=sky.Options(console=False, idle
 """
 
 
-def test_frozen_client_blocks_neither_the_gang_lock_nor_the_pool(home: Path) -> None:
+def test_frozen_client_blocks_neither_the_gang_lock_nor_the_pool(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def rank() -> int:  # of no module that the nodes would know
         return sky.instance_info().rank
 
+    # On a busy machine, the agents may miss the other client before it is frozen, and soon afterwards give up on it.
+    monkeypatch.setattr(gang_and_rank_setup, "WAIT_REPORT_DELAY", 0.0)
     pipe = subprocess.PIPE
     client = subprocess.Popen([sys.executable, "-c", TWO_RUNS], stdin=pipe, stdout=pipe, text=True)
     assert client.stdin is not None
     assert client.stdout is not None
     assert client.stdout.readline() == "[0, 1]\n"  # from now on it holds the lock
+    details: list[str] = []
     try:
-        with ThreadPoolExecutor() as threads, sky.attach("shared") as compute:
+        with sky.attach("shared") as compute:
+            on_loop(
+                lambda: compute.pool.news.subscribe(lambda event: details.append(getattr(event, "detail", "")), None)
+            )
             os.kill(client.pid, signal.SIGSTOP)
-            run = threads.submit(lambda: sky.function(rank)() @ compute)
-            holder = f"process {client.pid} (-c) of "
-            wait_until(lambda: holder in compute.pool.view.detail, what="who holds the lock")
-            assert run.result(60) == [0, 1]
+            assert sky.function(rank)() @ compute == [0, 1]
+            assert any(f"process {client.pid} (-c) of " in detail for detail in details), "who holds the lock"
             wait_until(lambda: compute.pool.view.detail == "", what="the end of the wait")
             agents = [link.welcome["pid"] for link in compute.pool.links]
         wait_until(lambda: not any(map(exists, agents)), what="the end of the pool's lease")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from skyward_core.model.outcomes_states_and_alerts import RunKind
+from skyward_core.pool import gang_and_rank_setup
 from skyward_core.pool.gang_and_rank_setup import GangSetup, RankSetup
 from skyward_core.pool.pool_context import PoolContext
 from skyward_core.pool.runs.run import Run
@@ -72,10 +73,11 @@ class Gang:
         context = SimpleNamespace(
             links=self.links, machines=machines, ranks_per_node=1, is_standalone=kind is RankSetup,
             options=SimpleNamespace(fail_fast=True, on_loss="fail"), setup=SimpleNamespace(fetch_from_nodes=self.ask),
-            roster=SimpleNamespace(report_wait=lambda words: None),
+            roster=SimpleNamespace(report_wait=lambda words: self.reported.append(words)),
         )  # fmt: skip
         self.keeper = kind(context, plugins, ["hush"], apps=False, joins=False)
         self.started: list[int] = []
+        self.reported: list[str] = []
         self.fetched_plugins = b""
         self.asked = 0
 
@@ -221,6 +223,30 @@ async def test_gang_without_plugins_has_no_hooks() -> None:
     gang.head.broken = "x"
     await take_lock(gang)
     assert gang.head.of("gang")[0]["hooks"] is False
+
+
+async def test_reported_wait_names_each_client_that_holds_the_lock(gang: Gang, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gang_and_rank_setup, "WAIT_REPORT_DELAY", 0.0)
+    for number in (1, 2):
+        task = await gang.starting()
+        await until(lambda: gang.reported)  # The head has not said yet who holds the lock.
+        for holder in ("ada", "bob"):
+            gang.tell("held", by=f"{holder} {number}")
+        gang.tell("granted", unclean=False)
+        await task
+        names = [words.partition(" for runs of ")[2] for words in gang.reported]
+        assert names == ["another client", f"ada {number}", f"bob {number}", ""]
+        gang.reported.clear()
+        gang.tell("wanted")
+        await until(lambda: gang.keeper._has_lock is False)
+
+
+async def test_short_wait_for_the_lock_is_not_reported(gang: Gang) -> None:
+    task = await gang.starting()
+    gang.tell("held", by="ada")
+    gang.tell("granted", unclean=False)
+    await task
+    assert gang.reported == []
 
 
 async def test_wanted_lock_is_released_after_all_agents_have_the_calls(gang: Gang) -> None:
