@@ -255,3 +255,6 @@ def test_past_node_phases_are_loaded_for_a_later_client(archive: PoolFolder) -> 
     lines = [line for _, _, line in view.nodes[1].details]
     assert lines == [*(f"part-{number}" for number in range(21, 60)), "seen here"]
     assert len(lines) == MAX_NODE_DETAILS and view.nodes[0].details == () and view.version > version
+    assert (view.nodes[1].phase, view.nodes[1].since) == ("installed", 2.0), (
+        "since then, not since this client connected"
+    )
