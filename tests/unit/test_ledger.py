@@ -25,6 +25,7 @@ from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, Summary
 from skyward_core.pool.unrecorded_machines_and_gone_pools import is_starting
 from skyward_core.store import ledger as module
+from skyward_core.store import ledger_rows
 from skyward_core.store.ledger import MIGRATIONS, VERSION, Ledger
 from skyward_core.store.ledger_rows import PoolRow, RetainedResults, RunRow, is_process_alive, marked_pid, process_mark
 from skyward_core.store.past_pool_views import summarize_pool
@@ -809,6 +810,27 @@ def test_process_mark_tells_a_process_from_an_earlier_one_with_the_same_process_
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert not is_process_alive(mark)  # it has ended, although nothing has waited for it yet
     assert not is_process_alive(mark) and not is_process_alive(0)
+
+
+def test_process_mark_depends_on_the_start_of_the_process_and_the_boot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Process 1 of a container has the same process id in the next container, and often the same age after a boot."""
+
+    def mark_in(boot: str, started: int) -> int:
+        stat_file, boot_file = tmp_path / "stat", tmp_path / "boot"
+        stat_file.write_text(f"1 (a) b) S {' '.join('0' * 18)} {started} 0\n")
+        boot_file.write_text(boot)
+        files = {"/proc/1/stat": stat_file, "/proc/sys/kernel/random/boot_id": boot_file}
+        monkeypatch.setattr(ledger_rows, "Path", files.__getitem__)
+        ledger_rows._boot_id.cache_clear()
+        return process_mark(1)
+
+    try:
+        marks = [mark_in("boot-1", 10), mark_in("boot-1", 11), mark_in("boot-2", 10), mark_in("boot-1", 10)]
+    finally:
+        ledger_rows._boot_id.cache_clear()
+    assert len(set(marks)) == 3 and marks[0] == marks[3] and {marked_pid(each) for each in marks} == {1}
 
 
 def test_pool_is_not_starting_if_another_process_has_the_process_id_of_its_client(ledger: Ledger) -> None:
