@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from skyward_core.node.agent import plugin_context_supervisor, worker_slot_queue_and_process
+from skyward_core.node.agent.agent import Agent
 from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
 from skyward_core.node.agent.call_lifecycle import ANNOUNCE_DELAY
 from skyward_core.node.agent.call_registry import Call
@@ -338,6 +342,19 @@ async def test_call_whose_worker_cannot_start_names_the_limit(
     node.places[0].start()
     (frame,) = node.peer.frames
     assert frame["kind"] == "exited" and advice in frame["error"]["message"]
+
+
+async def test_agent_that_cannot_accept_its_workers_kills_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signals: list[tuple[int, int]] = []
+    monkeypatch.setattr(worker_slot_queue_and_process, "signal_group", lambda *sent: signals.append(sent))
+    agent = Agent(Node(tmp_path).state.config)
+    process = agent._slots.slots[0].process = Process(4711)
+    process.started_at -= worker_slot_queue_and_process.CONNECT_PATIENCE
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(agent._state.config.worker_socket)
+        failed = {"exception": OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "socket": listener}
+        agent._on_loop_error(asyncio.get_running_loop(), failed)
+    assert signals == [(4711, signal.SIGKILL)] and "open files (ulimit -n" in process.failure
 
 
 async def test_worker_that_the_agent_cannot_accept_is_killed_and_reported(
