@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import random
 import re
@@ -520,6 +521,16 @@ def test_no_error_of_ec2_is_longer_than_300_characters() -> None:
         assert len(str(ec2_errors.translate_error(each, "ec2", "us-east-1", "describe_instances"))) <= 300
 
 
+async def test_whole_error_of_ec2_is_in_the_debug_log(caplog: pytest.LogCaptureFixture) -> None:
+    words = " ".join(f"part{number}" for number in range(100))
+    error = ClientError({"Error": {"Code": "InvalidParameterValue", "Message": words}}, "RunInstances")
+    with caplog.at_level(logging.INFO, "skyward.provider"), pytest.raises(CallFailed) as raised:
+        await run_instances(error)
+    assert words not in str(raised.value)
+    (record,) = caplog.records
+    assert record.getMessage().startswith("ec2 r run_instances: ClientError: ") and words in record.getMessage()
+
+
 def test_rejections_name_what_to_do() -> None:
     def rejection(code: str, message: str = "m", region: str = "us-east-1") -> str:
         error = ClientError({"Error": {"Code": code, "Message": message}}, "RunInstances")
@@ -584,6 +595,8 @@ async def test_instance_family_without_an_image_requires_ami(name: str) -> None:
     [
         ("RHEL-9.4.0_HVM-20240605-x86_64", "", "ec2-user"),
         ("mine", "Red Hat Enterprise Linux", "ec2-user"),
+        ("suse-sles-15-sp6-v20260101-hvm-ssd-x86_64", "", "ec2-user"),
+        ("mine", "SUSE Linux", "ec2-user"),
         ("Rocky-9-EC2-Base-9.4", "", "rocky"),
         ("debian-12-amd64", "", "admin"),
         ("CentOS 7 x86_64", "", "centos"),
