@@ -32,6 +32,7 @@ from skyward_core.tasks.packages.inline_metadata import InlineMetadata, find_blo
 from skyward_core.tasks.python_compatibility import MINOR_VERSION, VersionError, satisfies
 from skyward_core.transport.ssh.host_address_and_python import HostPythons, WantedPython, parse_pythons
 from skyward_core.transport.transport import image_for_hosts
+from skyward_tui.cli.commands import exec_launch_queue
 from skyward_tui.cli.commands import launched_and_attached_runs as run
 from skyward_tui.cli.main import cli
 from tests.support.commands import COMMANDS
@@ -468,6 +469,17 @@ def test_torchrun_command_knows_every_option_of_installed_torchrun():
 def test_run_accepts_a_grace_of_zero_and_rejects_a_negative_one(parse_script_words):
     assert parse_script_words("run --grace 0 plain.py").grace == 0
     assert "--grace" in parse_script_words("run --grace -1 plain.py")
+
+
+@pytest.mark.parametrize("command", ["run", "torchrun", "launch"])
+def test_grace_of_each_command_that_starts_runs_reaches_its_request(
+    parse_script_words: Any, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    Path("job.yaml").write_text("run: 'true'\n")
+    jobs: list[Any] = []
+    monkeypatch.setattr(exec_launch_queue, "launch", lambda request, *_, **__: jobs.append(request.options))
+    request = parse_script_words(f"{command} --grace 2m {'job.yaml' if command == 'launch' else 'plain.py'}")
+    assert (jobs[0] if jobs else request).grace == 120
 
 
 # What a script's own metadata comes to on other machines, and what cannot be had there.
