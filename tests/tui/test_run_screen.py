@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from textual.screen import Screen
 
-from skyward_core.model.outcomes_states_and_alerts import RankPhase
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, RankPhase, RootCause
 from skyward_core.pool.dashboards import Dashboard
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp
@@ -146,6 +146,19 @@ async def test_errors_screen_begins_with_the_root_cause(app: SkywardApp, session
         assert "ZeroDivisionError: division by zero" in app.clipboard
         await press(pilot, "down", "enter", until="the last words of rank 3")
         assert screen.rank == 3
+
+
+async def test_errors_screen_names_ranks_that_returned_before_their_peers(
+    app: SkywardApp, session: FakeSession
+) -> None:
+    view = session.pool("llama-ft", 2)
+    run = session.open_run(view)
+    session.end_rank(view, run, 0)
+    closed = ErrorInfo("RuntimeError", "[gloo/transport/tcp/pair.cc:598] Connection closed by peer", "")
+    session.end_rank(view, run, 1, "raised", error=closed)
+    session.end_run(view, run, "failed", RootCause(1, "raised", closed.type, closed.message))
+    async with on_run_screen(app, SIZE) as (pilot, _):
+        await press(pilot, "e", until="rank 0 had already returned, so the")
 
 
 async def test_broken_link_shows_since_when_it_is_down(app: SkywardApp, session: FakeSession) -> None:
