@@ -593,6 +593,24 @@ def test_row_of_similar_lines_shows_the_span_of_each_value(texts: list[str], exp
     assert fold.end == 1 and row.span_text == expected and row.ranks.bit_count() == len(texts)
 
 
+def test_stamped_lines_of_8_ranks_collapse_to_one_row_per_step() -> None:
+    fold = LineFolder(similar=True)
+    for step in range(21):
+        for rank in range(8):
+            stamp = f"2026-12-01 14:0{step % 6}:{step:02}.{rank}{step:02} [pid {15700 + rank}] [rank {rank}]"
+            text = f"{stamp} INFO step {step} loss {1 / (1 + rank + step):.4f}"
+            if (rank, step) == (5, 11):
+                text = f"{stamp} WARNING gradient overflow, step skipped"
+            fold.add(rank, text, LineInfo("out", 100.0 + step))
+    rows = [(row.ranks.bit_count(), row.span_text) for row in fold.release_all()]
+    assert sum(ranks for ranks, _ in rows) == 168 and len(rows) == 22
+    assert [ranks for ranks, text in rows if "WARNING" in text] == [1] and sorted(rows)[1][0] == 7
+    first = (
+        "2026-12-01 14:00:00.000…2026-12-01 14:00:00.700 [pid 15700…15707] [rank 0…7] INFO step 0 loss 0.1250…1.0000"
+    )
+    assert rows[0] == (8, first)
+
+
 @given(st.lists(st.text(st.sampled_from("a1.:-eE0x \x1b[m;"), max_size=12), min_size=1, max_size=6))
 def test_collapsing_similar_lines_loses_no_rank(texts: list[str]) -> None:
     fold = LineFolder(similar=True)
