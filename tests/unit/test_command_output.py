@@ -25,6 +25,8 @@ from typing import Any
 import click
 import pyte
 import pytest
+import rich.console
+import rich.progress
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -728,6 +730,25 @@ def test_log_printer_pipes_the_last_state_of_nested_progress_bars() -> None:
         pieces = [(0, "err", data[at : at + cut]) for at in range(0, len(data), cut)]
         found = printed(*pieces, prefix=False)
         assert found.endswith(b"last\n") and found.count(b"100%") == 3 and found.count(b"\n") < 40
+
+
+def test_log_printer_pipes_the_last_state_of_rich_bars() -> None:
+    file = io.StringIO()
+    screen = rich.console.Console(file=file, force_terminal=True, width=60)
+    with rich.progress.Progress(console=screen, auto_refresh=False) as progress:
+        bars = [progress.add_task(f"bar {at}", total=950) for at in range(3)]
+        for step in range(950):
+            for bar in bars:
+                progress.advance(bar)
+            progress.refresh()
+            if step == 500:
+                progress.print("between")
+    data = file.getvalue().encode()
+    lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", each) for each in printed((0, "out", data)).decode().splitlines()]
+    assert data.count(b"\n") > 1900 and len(lines) < 20, lines
+    assert "r000| between" in lines
+    for at in range(3):
+        assert sum(line.startswith(f"r000| bar {at}") and "100%" in line for line in lines) == 1, lines
 
 
 @given(st.lists(st.sampled_from([b"a", b"bc", b"\n", b"\r", b"\x1b[A", b"\x1b[2A", b"\x1b[2K", b"\x1b[J", b"\x1b[9"])))
