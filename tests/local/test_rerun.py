@@ -101,6 +101,7 @@ def test_rerun_uses_the_pool_of_the_run_while_it_is_up(cli: Cli) -> None:
     assert "pool dev: 2 nodes on local" in again.stderr
     assert list(cli.pools()) == ["dev"], "it was to be kept"
     cli("rerun", joined, "--pool", "dev")
+    assert "product(n=3)" in cli("rerun", "dev", "--dry-run").stdout, "the last run of the pool"
     cli("down", "dev")
 
 
