@@ -108,9 +108,7 @@ def live_run(session: Session, word: str, *, for_rank: bool = False) -> tuple[Po
     if pool is not None:
         (pool,) = live_pools(session, [word])
         runs = _runs_of_pool(session, pool)
-        if len(runs) == 1:
-            return pool, runs[0].run
-        return pool, "" if for_rank or not runs else _only_run(pool, runs).run
+        return pool, "" if not runs or (for_rank and len(runs) > 1) else _only_run(pool, runs).run
     row = resolve_run(session, word)
     pool = session.ledger.pool(row.token)
     if pool.ended_at is not None:
@@ -145,7 +143,8 @@ def _runs_of_pool(session: Session, pool: PoolRow) -> list[RunRow]:
 
 def _only_run(pool: PoolRow, runs: Sequence[RunRow]) -> RunRow:
     if not runs:
-        raise UsageError(f"pool {pool.name} has had no run")
+        reason = (pool.receipt or {}).get("start_error")
+        raise UsageError(f"pool {pool.name} did not start: {reason}" if reason else f"pool {pool.name} has had no run")
     if len(runs) > 1:
         raise UsageError(f"pool {pool.name} has several running runs: {_list_names(runs)}. Name one of them")
     return runs[0]

@@ -760,6 +760,9 @@ def test_pool_that_failed_to_start_keeps_its_reason_in_every_list(ledger: Ledger
     run = CliRunner()
     listed = run.invoke(cli, ["ls", "--all"])
     assert "start failed" in listed.stdout and "pool lost: no room on gpu1" in listed.stderr
+    for command in (["logs", "lost"], ["results", "lost"], ["rerun", "lost"], ["metrics", "lost"]):
+        refused = run.invoke(cli, command)
+        assert "error: pool lost did not start: no room on gpu1" in refused.output
     for command in (["history"], ["failures"]):
         output = run.invoke(cli, command, env={"COLUMNS": "300"}).stdout
         assert "✗ failed" in output and "no room on gpu1" in output
