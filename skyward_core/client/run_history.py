@@ -43,6 +43,7 @@ from skyward_core.store.run_log_reader import RunLogs as RunLogs
 from skyward_core.store.run_log_reader import StoredLines as StoredLines
 from skyward_core.store.run_log_reader import ring_tail as ring_tail
 from skyward_core.store.state_folder import pool_path
+from skyward_core.util import group_pairs
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.metric_kinds_and_order import metric_direction, metric_rank, run_value
 from skyward_core.views.pool_view import RunView, TaskView
@@ -214,10 +215,9 @@ RankSummaries = tuple[int, Mapping[str, Sequence[float | None]]]
 
 def merge_summaries(found: Iterable[RankSummaries]) -> dict[str, MetricSummary]:
     """Merge the metric summaries of several ranks or tasks. The last task of a rank has the rank's last value."""
-    by_name: dict[str, list[tuple[int, Sequence[float | None]]]] = {}
-    for rank, each in found:
-        for name, summary in each.items():
-            by_name.setdefault(sanitize_line(name), []).append((rank, summary))
+    by_name = group_pairs(
+        (sanitize_line(name), (rank, summary)) for rank, each in found for name, summary in each.items()
+    )
     merged: dict[str, MetricSummary] = {}
     for name, summaries in by_name.items():
         least = min((each[1] for _, each in summaries if each[1] is not None), default=None)
@@ -505,12 +505,10 @@ def best_runs(runs: Iterable[PastRun], column: str) -> set[str]:
 
     Scripts and functions of which only one run has a value are left out.
     """
-    groups: dict[tuple[str, str], list[tuple[float, str]]] = {}
     sign = metric_direction(column.partition(":")[2])
-    for run in runs:
-        if (value := metric_value(run, column)) is not None:
-            groups.setdefault((run.script, run.function), []).append((-sign * value, run.run))
-    return {min(found)[1] for found in groups.values() if len(found) > 1}
+    found = ((run, value) for run in runs if (value := metric_value(run, column)) is not None)
+    groups = group_pairs(((run.script, run.function), (-sign * value, run.run)) for run, value in found)
+    return {min(group)[1] for group in groups.values() if len(group) > 1}
 
 
 def failures(ledger: Ledger, seen: Mapping[str, RunView]) -> list[PastRun]:

@@ -18,6 +18,7 @@ from struct import error as StructError
 from struct import unpack, unpack_from
 from typing import BinaryIO
 
+from skyward_core.util import group_pairs
 from skyward_core.util.light_dataclass import Value, value
 
 MAX_MANIFEST_BYTES = 32 << 20  # bytes; larger manifests are not read
@@ -93,14 +94,10 @@ def find_sets(files: Iterable[CheckpointFile]) -> list[CheckpointSet]:
     """Group files into sets, and state which sets are incomplete. The newest set is the first."""
     files = list(files)
     marked = {_folder(file.path) for file in files if file.path.endswith((".distcp", "/.metadata"))}
-    members: dict[str, list[CheckpointFile]] = {}
-    for file in files:
-        members.setdefault(_set_name(file.path, marked), []).append(file)
+    members = group_pairs((_set_name(file.path, marked), file) for file in files)
     sets = [CheckpointSet(name, tuple(each)) for name, each in members.items()]
     sets = [CheckpointSet(each.name, each.files, _find_problem(each)) for each in sets]
-    families: dict[str, list[CheckpointSet]] = {}
-    for each in sorted(sets, key=lambda each: each.changed_at):
-        families.setdefault(each.family, []).append(each)
+    families = group_pairs((each.family, each) for each in sorted(sets, key=lambda each: each.changed_at))
     compared = chain.from_iterable(_compare(each) if family else each for family, each in families.items())
     return sorted(compared, key=lambda each: (-each.changed_at, each.name))
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from skyward_core.model.errors import UsageError
 from skyward_core.model.output_files import may_contain
 from skyward_core.protocol.validators import is_relative_subpath
+from skyward_core.util import group_pairs
 from skyward_core.util.light_dataclass import Value, value
 
 MANIFEST = ".json"  # file name ending of a manifest
@@ -141,12 +142,9 @@ class CheckpointStore:
         Raises:
             OSError: If the store cannot be used.
         """
-        versions: dict[str, list[tuple[int, float]]] = {}
         with _convert_errors(self.url):
-            for name in self._manifests(run):
-                for file in self._load_manifest(run, name):
-                    versions.setdefault(file.path, []).append((file.size, file.at))
-        return versions
+            files = [file for name in self._manifests(run) for file in self._load_manifest(run, name)]
+        return group_pairs((file.path, (file.size, file.at)) for file in files)
 
     def _download(self, run: str, file: StoredFile, folder: Path) -> Path:
         target = folder / file.path

@@ -16,6 +16,7 @@ from skyward_core.pool.unrecorded_machines_and_gone_pools import is_starting
 from skyward_core.providers.provider_call_logs_polling_and_cache import ProviderTimeout, log_query
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
+from skyward_core.util import group_pairs
 from skyward_core.util.light_dataclass import Value, value
 
 # Verdicts on a resource: its pool is up ("up"); the pool's client exited during the start ("unfinished"); the pool
@@ -83,9 +84,7 @@ def accounts_of(rows: Iterable[dict[str, Any]], named: Mapping[str, Sequence[Any
         rows: Providers as saved in the ledger.
         named: Further account descriptions, by name of their provider.
     """
-    used: dict[str, list[dict[str, Any]]] = {}
-    for data in rows:
-        used.setdefault(data["provider"], []).append(data)
+    used = group_pairs((data["provider"], data) for data in rows)
     found: list[Any] = []
     for name in dict.fromkeys((*named, *used)):
         if (kind := sweepable_provider(name)) is not None:

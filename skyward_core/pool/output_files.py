@@ -41,6 +41,7 @@ from skyward_core.transport.file_and_result_downloads import (
     IncomingOutput,
     check_folder_owner,
 )
+from skyward_core.util import group_pairs
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
@@ -353,9 +354,7 @@ class OutputFetcher:
         self, files: Sequence[WrittenFile], aim: Destination, progress: Progress | None = None
     ) -> list[FetchedFile]:
         """Download files from all nodes in parallel. Failures are reported per file."""
-        by_node: dict[int, list[WrittenFile]] = {}
-        for file in files:
-            by_node.setdefault(file.node, []).append(file)
+        by_node = group_pairs((file.node, file) for file in files)
         work = asyncio.gather(*(self._fetch_node(each, aim) for each in by_node.values()))
         total = sum(file.size for file in files)
         if progress is not None:
@@ -636,11 +635,8 @@ def find_checkpoints(row: PoolRow, run: str, *, is_local: bool, quiet: float = 0
     folder = f"{CHECKPOINTS}/{row.spec['options'].get('resume') or run}/"
     rows = _own_files(row, quiet) if is_local else OutputRecord(pool_path(row.key) / RECORD).rows()
     patterns = output_patterns(row.spec)
-    found: dict[str, list[FetchedRow]] = {}
-    for each in rows:
-        is_of_other = each.path.startswith(f"{CHECKPOINTS}/") and not each.path.startswith(folder)
-        if patterns and matches(each.path, patterns) and not is_of_other:
-            found.setdefault(each.path, []).append(each)
+    own = (each for each in rows if each.path.startswith(folder) or not each.path.startswith(f"{CHECKPOINTS}/"))
+    found = group_pairs((each.path, each) for each in own if patterns and matches(each.path, patterns))
     return {path: _select_newest(copies) for path, copies in found.items()}
 
 

@@ -17,6 +17,7 @@ from skyward_core.pool.agent_link import Link
 from skyward_core.pool.preemption_notices_and_early_replacements import is_being_preempted
 from skyward_core.store.ledger_rows import Replacement, process_mark
 from skyward_core.transport.background_loop import cancel_tasks
+from skyward_core.util import group_pairs
 from skyward_core.util.safe_file_access import try_lock
 from skyward_core.views import events
 
@@ -282,10 +283,8 @@ class SilenceWatch:
         """Return the links of each gang with a node that is silent, or was silent at the last check."""
         self._states = {link: state for link, state in self._states.items() if not link.gone}
         self._reports = {link: report for link, report in self._reports.items() if not link.gone}
-        gangs: dict[int, list[Link]] = {}
-        for link in self._context.links:
-            if link.epoch and link.welcome and not link.gone:
-                gangs.setdefault(link.epoch, []).append(link)
+        active = (link for link in self._context.links if link.epoch and link.welcome and not link.gone)
+        gangs = group_pairs((link.epoch, link) for link in active)
         return [
             gang
             for gang in gangs.values()

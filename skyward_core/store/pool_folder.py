@@ -25,6 +25,7 @@ from skyward_core.protocol.frame_codec import encode_record
 from skyward_core.protocol.validators import is_log_name
 from skyward_core.store.recording_file import SUFFIX, Entry, RecordingReader, RecordingWriter
 from skyward_core.store.state_folder import ensure_pool_folder, pool_path, state_home
+from skyward_core.util import group_pairs
 from skyward_core.util.content_hash import BLOB_PREFIX
 from skyward_core.util.safe_file_access import read_bytes, read_own_json, try_lock, write_atomic
 from skyward_core.views import events
@@ -336,10 +337,7 @@ def read_lock(pool: str, until: float | None = None) -> dict[int, str]:
 
 def _locks_by_node(locks: Path) -> dict[int, list[Path]]:
     """Return the paths of the package lock files by node. The folder is listed only once, because it may be large."""
-    found: dict[int, list[Path]] = {}
-    for path in sorted(locks.glob("n????.????.txt")):
-        found.setdefault(int(path.name[1:5]), []).append(path)
-    return found
+    return group_pairs((int(path.name[1:5]), path) for path in sorted(locks.glob("n????.????.txt")))
 
 
 DASHBOARDS_FILE = "dashboards.json"

@@ -19,6 +19,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
 from skyward_core.store.pool_folder import log_files, parse_rank
 from skyward_core.store.state_folder import ensure_pool_folder
+from skyward_core.util import group_pairs
 from skyward_core.views.log_buffers_and_rank_activity import Line, LineInfo, LineSplitter, Ring, join_lines, rank_prefix
 from skyward_core.views.stdout_stderr_order import (
     PIECE_BYTES,
@@ -86,9 +87,7 @@ class RunLogs:
             calls += self._running_ranges(ledger, row, calls)
         else:
             calls += self._lost_ranges(ledger, row)
-        self.ranges: dict[int, list[LogRange]] = {}
-        for part in merge_ranges(calls):
-            self.ranges.setdefault(parse_rank(part.stem), []).append(part)
+        self.ranges = group_pairs((parse_rank(part.stem), part) for part in merge_ranges(calls))
 
     def pieces(self, rank: int) -> Iterator[Piece]:
         """Yield the output of a rank as pieces, in the order in which the rank wrote them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from skyward_core.util import group_pairs
 from skyward_core.views.outliers_and_bands import median
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 
@@ -52,8 +53,7 @@ def steps_by_node(steps: Sequence[RunView], now: float) -> Mapping[int, list[Ste
         ended = [task.outcome.seconds for task in tasks if task.outcome is not None]
         usual = median(ended) if 2 * len(ended) >= max(2, run.total) else None
         by_node: dict[int, list[TaskView]] = {node: [] for node in run.nodes}
-        for task in tasks:
-            by_node.setdefault(task.node, []).append(task)
+        by_node |= group_pairs((task.node, task) for task in tasks)
         for node, node_tasks in by_node.items():
             seconds = [spent for task in node_tasks if (spent := _elapsed_seconds(task, now)) is not None]
             state, spent = _node_state(node_tasks), max(seconds, default=None)

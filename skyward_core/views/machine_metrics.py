@@ -15,6 +15,7 @@ from skyward_core.model.metric_definitions_series_and_export import (
     NODE_METRIC_DEFINITIONS,
     describe_throttling,
 )
+from skyward_core.util import group_pairs
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.outliers_and_bands import Trace
 from skyward_core.views.rank_metrics_and_progress import MAX_TIME, MAX_VALUE
@@ -202,10 +203,8 @@ class MachineMetrics:
 
     def nodes_by_machine(self, now: float) -> list[list[int]]:
         """Return the nodes of each machine. A node without current data is separate, because its metrics differ."""
-        found: dict[object, list[int]] = {}
-        for node, machine in self.nodes.items():
-            found.setdefault((machine.boot or node, machine.is_fresh(now), machine.why), []).append(node)
-        return list(found.values())
+        keys = ((each.boot or node, each.is_fresh(now), each.why) for node, each in self.nodes.items())
+        return list(group_pairs(zip(keys, self.nodes, strict=True)).values())
 
     def set_silence_reason(self, node: int, reason: str) -> None:
         """Set the reason why a node sends no samples; "" if it sends samples."""

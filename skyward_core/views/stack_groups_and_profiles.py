@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from skyward_core.model.thread_stacks import RankStack, StackFrame, Stacks, ThreadStack
-from skyward_core.util import terminal_safe_text
+from skyward_core.util import group_pairs, terminal_safe_text
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 MAX_SHOWN = 3  # maximum number of groups of ranks listed on one line
@@ -247,10 +247,7 @@ def summarize_collectives(stacks: Stacks) -> list[str]:
     The list is empty if no rank is in a collective.
     """
     every = group_stacks(stacks)
-    inside: dict[Collective, list[StackGroup]] = {}
-    for group in every:
-        if group.collective is not None:
-            inside.setdefault(group.collective, []).append(group)
+    inside = group_pairs((group.collective, group) for group in every if group.collective is not None)
     lines = []
     for collective, some in inside.items():
         inside_it = {stack.rank for group in some for stack in group.stacks}

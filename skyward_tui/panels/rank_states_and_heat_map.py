@@ -15,6 +15,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.reactive import var
 
+from skyward_core.util import group_pairs
 from skyward_core.views.machine_metrics import MetricHistory, memory_share
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.problem_alerts_and_stragglers import Alert
@@ -296,9 +297,7 @@ class RankList(VirtualList[RankState]):
             return found
         label = 2 + len(str(len(self.states)))
         size = max(1, min(self._widest if self._widest > 1 else _MOSAIC, width - label))
-        by_node: dict[int, list[RankState]] = {}
-        for state in self.states:
-            by_node.setdefault(state.node if self._widest > 1 else 0, []).append(state)
+        by_node = group_pairs((state.node if self._widest > 1 else 0, state) for state in self.states)
         blocks = [ranks[at : at + size] for ranks in by_node.values() for at in range(0, len(ranks), size)]
         self._mosaics[width] = found = blocks, max(1, (width + 1) // (label + size + 1)), label
         return found

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from textual.binding import Binding, BindingType
 from textual.keys import Keys, format_key
 
+from skyward_core.util import group_pairs
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.ui.run_screen_panel_list_and_layout import PANELS
 
@@ -568,10 +569,7 @@ def _find_clash(keymap: Mapping[str, str]) -> tuple[str, str, str] | None:
 
     Two actions whose default keys are equal, such as q in a dialog and in the screen below, do not clash.
     """
-    holders: dict[str, list[str]] = {}
-    for id, action in _BY_ID.items():
-        for key in keymap.get(id, action.keys).split(","):
-            holders.setdefault(key, []).append(id)
+    holders = group_pairs((key, id) for id, action in _BY_ID.items() for key in keymap.get(id, action.keys).split(","))
     for id in reversed(list(keymap)):
         for key in keymap[id].split(","):
             for other in holders[key]:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
+from skyward_core.util import group_pairs
+
 
 @dataclass(frozen=True, slots=True)
 class PanelSpec:
@@ -145,10 +147,7 @@ def place_panels(
         alone: Reason to show only the active panel and its details: "zoom", "narrow" or "short"; "" to show all panels.
             On narrow and short screens, a long log leaves rows to the charts of the metrics.
     """
-    places: dict[str, list[str]] = {}
-    for row in PANELS:
-        if row.id in rows:
-            places.setdefault(row.place, []).append(row.id)
+    places = group_pairs((row.place, row.id) for row in PANELS if row.id in rows)
     side, centre, low, more = (places.get(each, []) for each in ("side", "centre", "below", "bottom"))
     charts = ceil(CENTRE_SHARE * (height + CHROME_ROWS))
     if alone or len(rows) == 1 or not side or not centre or width < 2 * LEAST_COLUMNS or height < 4 * LEAST_ROWS:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from textual.content import Content
 
+from skyward_core.util import group_pairs
 from skyward_core.views.metric_kinds_and_order import COUNTERS
 from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.sweep_trials import RESULT, TrialRow, TrialTable
@@ -111,10 +112,8 @@ class TrialCharts:
 
 def _grouped(at: int, rows: Sequence[TrialRow], values_by_place: Mapping[int, float]) -> list[_ArgumentEffect]:
     """Return statistics of the metric for each value of an argument, in the order of the sweep's combinations."""
-    values: dict[str, list[float]] = {}
-    for row in rows:
-        if row.place in values_by_place:
-            values.setdefault(row.arguments[at], []).append(values_by_place[row.place])
+    with_value = (row for row in rows if row.place in values_by_place)
+    values = group_pairs((row.arguments[at], values_by_place[row.place]) for row in with_value)
     return [_ArgumentEffect(value, fmean(each), min(each), max(each)) for value, each in values.items()]
 
 

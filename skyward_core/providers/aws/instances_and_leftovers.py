@@ -25,6 +25,7 @@ from skyward_core.providers.aws.security_groups_and_account_checks import remove
 from skyward_core.providers.provider_call_logs_polling_and_cache import IncompleteSearch, poll_until_empty
 from skyward_core.store.ledger import known_ledger_id
 from skyward_core.store.ledger_rows import is_process_alive, marked_pid
+from skyward_core.util import group_pairs
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 ENDED_STATES = ("terminated",)
@@ -203,10 +204,7 @@ def _invisible_machine(name: str, index: int, ask: Mapping[str, Any], folder: La
 
 
 def _by_region(machines: Iterable[Machine]) -> dict[str, list[Machine]]:
-    found: dict[str, list[Machine]] = {}
-    for each in machines:
-        found.setdefault(each.extra["region"], []).append(each)
-    return found
+    return group_pairs((each.extra["region"], each) for each in machines)
 
 
 async def update_states(calls: AwsCalls, known: Sequence[Machine]) -> list[Machine]:

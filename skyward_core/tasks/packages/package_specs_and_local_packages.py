@@ -16,6 +16,7 @@ from skyward_core.model.errors import convert_errors
 from skyward_core.node.bootstrap.package_index_restrictions import PINNED, normalize_name, package_name
 from skyward_core.tasks.parameter_types_from_source import parse_source
 from skyward_core.tasks.python_compatibility import VersionError, satisfies
+from skyward_core.util import group_pairs
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.safe_file_access import (
     exists,
@@ -138,9 +139,7 @@ def _is_hash(text: str) -> bool:
 
 def group_by_index(lines: Iterable[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
     """Group pairs (index, line) by index. "" stands for the public index."""
-    groups: dict[str, list[str]] = {}
-    for index, text in lines:
-        groups.setdefault("" if index.rstrip("/") in PUBLIC_INDEXES else index, []).append(text)
+    groups = group_pairs(("" if index.rstrip("/") in PUBLIC_INDEXES else index, text) for index, text in lines)
     return {index: tuple(sorted(texts)) for index, texts in sorted(groups.items())}
 
 
