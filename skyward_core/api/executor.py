@@ -15,9 +15,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from skyward_core.model.deprecated_and_unknown_arguments import apply_rules, check_unknown_arguments, renamed
 from skyward_core.model.errors import UsageError
 from skyward_core.model.function import Function, PendingFunction, check_call, function_name
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo
+from skyward_core.model.specs import Worker
 from skyward_core.node.worker.returned_exceptions import CapturedResult, capture_call
 from skyward_core.pool.runs.map_run import EXTRA_CALLS, MapRun, MapValues
 from skyward_core.pool.runs.result_loading_and_run_errors import load, load_exception
@@ -62,13 +64,6 @@ class Executor(_Executor):
             """Return a ``Worker`` if no pool is given, as in the newest API generation."""
             if pool is not None and not isinstance(pool, str):
                 return super().__new__(cls)
-            from skyward_core.model.deprecated_and_unknown_arguments import (
-                apply_rules,
-                check_unknown_arguments,
-                renamed,
-            )
-            from skyward_core.model.specs import Worker
-
             rules = {"type": renamed("executor"), "reuse": renamed("reuse_processes")}
             given = {"type": pool, **words}
             check_unknown_arguments("sky.Executor", given, ("type", "concurrency", "reuse", "buffer"))

@@ -14,6 +14,7 @@ from dataclasses import fields, replace
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_type_hints
 
+from skyward_core import plugins as library_plugins
 from skyward_core.model.deprecated_and_unknown_arguments import check_function_options
 from skyward_core.model.errors import UsageError, convert_errors
 from skyward_core.model.function import Function, function
@@ -83,7 +84,6 @@ def ComputePool(
     """
     from skyward_core.api.compute import Compute
     from skyward_core.model.accelerators import resolve
-    from skyward_core.plugins import mig
 
     _warn_renamed("ComputePool", "sky.Compute")
     older_options = {name: options.pop(name) for name in options.keys() & Options.older_words()}
@@ -103,7 +103,7 @@ def ComputePool(
     if not names & {"torch", "accelerate"} and getattr(options.get("options"), "cluster", True):
         plugins = (*plugins, Automatic())
     if resolved is not None and resolved.mig is not None:
-        plugins = (*plugins, mig(profile=resolved.mig))
+        plugins = (*plugins, library_plugins.mig(profile=resolved.mig))
         worker = worker or Worker(ranks_per_node=resolved.slices)
     return Compute(image=image, accelerator=resolved, plugins=plugins, worker=worker, **options)
 
@@ -122,10 +122,8 @@ class _Integrations:
             fn: The function.
             backend: Same as for the plugin.
         """
-        from skyward_core.plugins import torch
-
         _warn_renamed("integrations.torch", "plugins=[sky.plugins.torch()] on the pool")
-        return _decorator((torch(backend=backend),), fn)
+        return _decorator((library_plugins.torch(backend=backend),), fn)
 
     def keras(self, fn: Any = None, /, *, backend: str = "jax", seed: int | None = None) -> Any:
         """Set up Keras: the older form of ``plugins=[sky.plugins.jax(), sky.plugins.keras(backend="jax")]``.
@@ -138,11 +136,9 @@ class _Integrations:
             backend: Same as for the plugin.
             seed: Same as for the plugin.
         """
-        from skyward_core.plugins import jax, keras
-
         _warn_renamed("integrations.keras", "plugins=[sky.plugins.jax(), sky.plugins.keras(backend=...)] on the pool")
-        made = keras(backend=backend, seed=seed)  # type: ignore[arg-type]
-        return _decorator((jax(), made) if made.backend == "jax" else (made,), fn)
+        made = library_plugins.keras(backend=backend, seed=seed)  # type: ignore[arg-type]
+        return _decorator((library_plugins.jax(), made) if made.backend == "jax" else (made,), fn)
 
     def jax(self, fn: Any = None, /) -> Any:
         """Set up JAX: the older form of ``plugins=[sky.plugins.jax()]``.
@@ -150,10 +146,8 @@ class _Integrations:
         Args:
             fn: The function.
         """
-        from skyward_core.plugins import jax
-
         _warn_renamed("integrations.jax", "plugins=[sky.plugins.jax()] on the pool")
-        return _decorator((jax(),), fn)
+        return _decorator((library_plugins.jax(),), fn)
 
     def tensorflow(self, fn: Any = None, /) -> Any:
         """Set up TensorFlow: the older form of ``plugins=[sky.plugins.tensorflow()]``.
@@ -161,10 +155,8 @@ class _Integrations:
         Args:
             fn: The function.
         """
-        from skyward_core.plugins import tensorflow
-
         _warn_renamed("integrations.tensorflow", "plugins=[sky.plugins.tensorflow()] on the pool")
-        return _decorator((tensorflow(),), fn)
+        return _decorator((library_plugins.tensorflow(),), fn)
 
     def transformers(self, fn: Any = None, /, *, backend: str | None = None) -> Any:
         """Set up Transformers: the older form of ``plugins=[sky.plugins.torch(backend=...),
@@ -174,11 +166,9 @@ class _Integrations:
             fn: The function.
             backend: Backend of the process group, same as for the plugin ``torch``.
         """
-        from skyward_core.plugins import accelerate, torch
-
         _warn_renamed("integrations.transformers", "plugins=[sky.plugins.torch(), sky.plugins.huggingface()]")
         # Omit the plugin huggingface: it may contain a token, which would be pickled with the decorated function.
-        return _decorator((torch(backend=backend), accelerate()), fn)
+        return _decorator((library_plugins.torch(backend=backend), library_plugins.accelerate()), fn)
 
 
 integrations = _Integrations()

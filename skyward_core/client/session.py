@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from skyward_core import providers
 from skyward_core.client import leftover_cleanup, run_comparison, sweep_launch_and_resumption
 from skyward_core.client import run_history as run_history
+from skyward_core.client.launch import launch_records_and_script_state as launch_records
+from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord, ShellRecord
 from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.log_search import LogSearch
 from skyward_core.client.run_history import PastRun, RunPreviewData, RunSearch
@@ -41,6 +43,7 @@ from skyward_core.model.specs import Interpreter, Options, PoolSpec
 from skyward_core.pool.fetch_retained_results import fetch_retained, fetch_run, is_fetched
 from skyward_core.pool.pool import Pool, flush_all
 from skyward_core.pool.pool_context import CANCEL_TIMEOUT
+from skyward_core.pool.rank_inspection_and_debugger import collect_stacks, profile_rank, send_to_debugger
 from skyward_core.pool.rank_log_receiver import LogSink
 from skyward_core.pool.runs.scheduler import new_run_id
 from skyward_core.pool.unrecorded_machines_and_gone_pools import is_starting
@@ -68,7 +71,6 @@ from skyward_core.views.sweep_trials import TrialTableSource
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_option_declarations import LaunchRequest
-    from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord, ShellRecord
     from skyward_core.client.run_comparison import Comparison
     from skyward_core.model.thread_stacks import Stacks
     from skyward_core.pool.checkpoint_copies import CheckpointListing
@@ -494,12 +496,10 @@ class Session(SessionInterface):
         request: LaunchRequest | ShellRecord | None = None,
         joined: bool = False,
     ) -> RunView:
-        from skyward_core.client.launch.launch_records_and_script_state import save_before_launch
-
         found = await self._attach_pool(pool)
         id = new_run_id()
         if request is not None:
-            save_before_launch(found.view.key, id, request, joined=joined)
+            launch_records.save_before_launch(found.view.key, id, request, joined=joined)
         try:
             run = found.context.scheduler.open(
                 "single" if one else "broadcast", [task], run_id=id, is_retained=is_retained
@@ -550,18 +550,14 @@ class Session(SessionInterface):
 
     @verb
     async def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> None:
-        from skyward_core.client.launch.launch_records_and_script_state import ScriptState, save_launch_record
-
-        source = await asyncio.to_thread(ScriptState.capture, Path(request.script))
-        await asyncio.to_thread(save_launch_record, pool, run, request, joined=joined, source=source)
+        source = await asyncio.to_thread(launch_records.ScriptState.capture, Path(request.script))
+        await asyncio.to_thread(launch_records.save_launch_record, pool, run, request, joined=joined, source=source)
 
     @verb
     async def load_launch(self, run: str, pool: str = "") -> LaunchRecord | ShellRecord:
-        from skyward_core.client.launch.launch_records_and_script_state import load_any_record, load_pool_record
-
         if not run and (created := self.ledger.find_pool(pool)) is not None:
-            return await asyncio.to_thread(load_pool_record, created)
-        return await asyncio.to_thread(load_any_record, self.ledger, self.ledger.require_run(run))
+            return await asyncio.to_thread(launch_records.load_pool_record, created)
+        return await asyncio.to_thread(launch_records.load_any_record, self.ledger, self.ledger.require_run(run))
 
     @verb
     async def wait(self, pool: str, run: str) -> RunView:
@@ -602,14 +598,10 @@ class Session(SessionInterface):
     async def stacks(
         self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
     ) -> Stacks:
-        from skyward_core.pool.rank_inspection_and_debugger import collect_stacks
-
         return await collect_stacks((await self._observe_pool(pool)).context, run, ranks, signal=signal)
 
     @verb
     async def profile(self, pool: str, rank: int, seconds: float) -> str:
-        from skyward_core.pool.rank_inspection_and_debugger import profile_rank
-
         return await profile_rank((await self._observe_pool(pool)).context, rank, seconds)
 
     @verb
@@ -621,8 +613,6 @@ class Session(SessionInterface):
             UsageError: If the rank does not exist.
             PoolError: If the pool does not exist or cannot be reached, or if the rank is not at a breakpoint.
         """
-        from skyward_core.pool.rank_inspection_and_debugger import send_to_debugger
-
         return await send_to_debugger((await self._observe_pool(pool)).context, rank, who, text=text, eof=eof)
 
     @verb
@@ -754,9 +744,7 @@ class Session(SessionInterface):
             raise
         self._pools[pool.row.token] = pool
         if request is not None:
-            from skyward_core.client.launch.launch_records_and_script_state import POOL_LAUNCH, save_before_launch
-
-            save_before_launch(pool.row.key, POOL_LAUNCH, request, joined=False)
+            launch_records.save_before_launch(pool.row.key, launch_records.POOL_LAUNCH, request, joined=False)
         pool.context.limits.budget.prompts_user = self._is_prompting_for_budgets
         if begun is not None:
             begun.set_result(pool.view)

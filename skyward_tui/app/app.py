@@ -31,6 +31,7 @@ from textual.worker_manager import WorkerManager
 from skyward_core.client import user_settings_and_app_state as settings
 from skyward_core.client.user_settings_and_app_state import NotifySettings, UserSettings
 from skyward_core.model.errors import PoolError, SkywardError
+from skyward_core.util.terminal_safe_text import sanitize_line, sanitize_paragraph
 from skyward_tui.app import collect_if_due
 from skyward_tui.app.host_key_and_budget_questions import BudgetQuestions, HostKeyQuestions
 from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen, Dialog, DifferencesScreen, Palette
@@ -43,7 +44,7 @@ from skyward_tui.text.number_time_and_run_state_format import run_progress
 from skyward_tui.ui.actions import Action, actions_in, bindings, first_key, resolve_commands, resolve_keymap, with_keys
 from skyward_tui.ui.saved_state import InvalidStateFile, SavedState, ScreenState, load_state, save_state
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
-from skyward_tui.ui.suspend_for_programs import remove_stale_logs
+from skyward_tui.ui.suspend_for_programs import remove_stale_logs, run_user_command
 from skyward_tui.ui.themes import OWN_THEMES, SKYWARD, UNCOLOURED, ColourRemover, PlainAscii, ensure_contrast, muted
 from skyward_tui.ui.typed_key_queue import KeyQueue
 from skyward_tui.widgets.screen_frame_and_replay_line import DEMO, DEMO_CAPTIONS, MIN_HEIGHT, MIN_WIDTH, Panel
@@ -286,8 +287,6 @@ class SkywardApp(App[None]):
             self.post_message(events.Key("enter", "\r") if is_enter else event)
 
     async def _open_session(self) -> None:
-        from skyward_core.util.terminal_safe_text import sanitize_paragraph
-
         defect: Exception | None = None
         try:
             self.session = await asyncio.to_thread(self._session_factory)
@@ -888,7 +887,6 @@ class SkywardApp(App[None]):
         from textual.content import Content
 
         from skyward_core.client import doctor_and_bug_report
-        from skyward_core.util.terminal_safe_text import sanitize_line
 
         doctor_and_bug_report.log_failure(worker.name, error)
         what = sanitize_line(f"{type(error).__name__}: {error}")
@@ -947,8 +945,6 @@ class SkywardApp(App[None]):
         """Run a command from the user's settings. Values of the current screen, such as the selected pool, replace its
         placeholders.
         """
-        from skyward_tui.ui.suspend_for_programs import run_user_command
-
         if (front := self._front_screen) is None or self.read_only:
             return self.flash(f"not available {'in a replay' if self.REPLAYS else 'with --read-only'}", "error")
         fields = {name: text for name, text in front.command_fields().items() if text}

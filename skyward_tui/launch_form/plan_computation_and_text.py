@@ -12,6 +12,7 @@ from dataclasses import field as dataclass_field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from skyward_core.client.launch import plugin_and_provider_catalog as catalog
 from skyward_core.client.launch.launch_option_declarations import OPTIONS
 from skyward_core.model.errors import ScriptError, SkywardError, error_message
 from skyward_core.model.provider_capability_protocols import NeedsPython, RunsHere
@@ -33,7 +34,6 @@ from skyward_tui.text.teardown_and_leftovers import kept_pool_text
 
 if TYPE_CHECKING:
     from skyward_core.client.launch.launch_plan import LaunchPlan
-    from skyward_core.client.launch.plugin_and_provider_catalog import Task
     from skyward_core.model.accelerators import Accelerator
     from skyward_core.model.specs import PoolSpec
     from skyward_tui.launch_form.job_file_plan import JobPlan
@@ -51,8 +51,6 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
         may_remember: Whether recent answers of the provider may be reused.
         as_options: Whether advice refers to command-line options instead of fields of the form.
     """
-    from skyward_core.client.launch.plugin_and_provider_catalog import install_advice
-
     pool, spec = plan.pool, plan.spec
     if plan.sheet is not None:
         where = _trials_text(plan)
@@ -86,7 +84,11 @@ def plan_rows(plan: LaunchPlan, *, may_remember: bool = False, as_options: bool 
     notes = [*plan.interpreter.notes, python_mismatch(plan, as_options=as_options)]
     try:
         missing = missing_packages_text(plan, as_options=as_options)
-        notes += [missing] if missing else [install_advice(name, plan.interpreter) for name in plan.missing_frameworks]
+        notes += (
+            [missing]
+            if missing
+            else [catalog.install_advice(name, plan.interpreter) for name in plan.missing_frameworks]
+        )
     except ScriptError as error:
         notes.append(str(error))
     notes.append(missing_plugins_text(plan, as_options=as_options))
@@ -175,13 +177,12 @@ def missing_packages_text(plan: LaunchPlan, *, as_options: bool = False) -> str:
         plan: The plan.
         as_options: Whether to name command-line options instead of fields of the form.
     """
-    from skyward_core.client.launch.plugin_and_provider_catalog import packages_for
-
     if not (names := plan.missing_packages):
         return ""
     missing = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not installed for {sys.executable}. "
     files = {
-        format_choice(each.field, relative_path(each.path)): Path(each.path).name for each in packages_for(plan.script)
+        format_choice(each.field, relative_path(each.path)): Path(each.path).name
+        for each in catalog.packages_for(plan.script)
     }
     if files and as_options:
         return missing + f"Install the project's packages with {' or '.join(f'--{choice}' for choice in files)}"
@@ -251,9 +252,10 @@ def _call(plan: LaunchPlan) -> str:
     """Return the call in Python, or the command of a whole script."""
     if plan.whole:
         return shlex.join(["python", plan.function.name, *plan.values["args"]])
-    from skyward_core.client.launch.plugin_and_provider_catalog import RawArgument
 
-    texts = {name: str(each) if isinstance(each, RawArgument) else repr(each) for name, each in plan.values.items()}
+    texts = {
+        name: str(each) if isinstance(each, catalog.RawArgument) else repr(each) for name, each in plan.values.items()
+    }
     return f"{plan.function.name}({', '.join(f'{name}={text}' for name, text in texts.items())})"
 
 
@@ -393,7 +395,7 @@ class ScriptWait:
         return f"{self.what}, {duration(lasts)}{f': {self.line}' if self.line else ' …'}"
 
 
-async def load_tasks(plan: LaunchPlan, wait: ScriptWait) -> list[Task]:
+async def load_tasks(plan: LaunchPlan, wait: ScriptWait) -> list[catalog.Task]:
     """Load the plan's script, and return its calls. Cancelling the caller also stops all processes that load the
     script.
 
@@ -404,12 +406,11 @@ async def load_tasks(plan: LaunchPlan, wait: ScriptWait) -> list[Task]:
     Raises:
         SkywardError: If the script cannot be loaded, or its calls cannot be pickled.
     """
-    from skyward_core.client.launch.plugin_and_provider_catalog import CancellationToken
 
     def on_line(line: str) -> None:
         wait.line = sanitize_line(line)
 
-    stop = CancellationToken()
+    stop = catalog.CancellationToken()
     try:
         return await run_in_daemon_thread(lambda: plan.load_tasks(report=on_line, stop=stop))
     finally:

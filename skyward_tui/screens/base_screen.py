@@ -25,6 +25,7 @@ from skyward_tui.widgets.screen_frame_and_replay_line import (
     Hint,
     HintBar,
     MessageLine,
+    ReplayLine,
     TextLine,
     TooSmall,
 )
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
     from skyward_tui.app import SkywardApp
     from skyward_tui.ui.saved_state import ScreenState
-    from skyward_tui.widgets.screen_frame_and_replay_line import ReplayLine
 
 
 Result = TypeVar("Result")
@@ -65,8 +65,6 @@ class BaseScreen(DismissOnceScreen[Result]):
         yield Breadcrumbs("replay" if self.app.REPLAYS else "read-only" if self.app.read_only else "")
         yield from self.body()
         if self.app.REPLAYS:
-            from skyward_tui.widgets.screen_frame_and_replay_line import ReplayLine
-
             self._replay_line = ReplayLine()
             yield self._replay_line
         self._message.set_class(self.app.REPLAYS, "-replay")

@@ -22,6 +22,7 @@ from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Button, Input, Select, Static
 
+from skyward_core.client.launch import plugin_and_provider_catalog as catalog
 from skyward_core.model.errors import Cancelled, PoolError, PoolGone, SkywardError, error_hint, error_message
 from skyward_core.model.machines_checks_and_gpu_use import Check
 from skyward_core.model.provider_capability_protocols import Asks
@@ -83,7 +84,6 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.launch_option_declarations import LaunchRequest
     from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.client.launch.launch_records_and_script_state import JobRecord
-    from skyward_core.client.launch.plugin_and_provider_catalog import ArgumentField, FunctionInfo, Interpreter, Task
     from skyward_core.client.launch.presets import Preset
     from skyward_core.client.session_interface import SessionInterface
     from skyward_core.model.offers_and_rental_plans import OfferList
@@ -111,12 +111,12 @@ class ProviderChecks:
         self._key: CheckKey | None = None  # provider, settings and Python version of the current check
         self._results: dict[CheckKey, list[Check]] = {}
         # Python that loads the script; None if its version is that of the app's Python
-        self._python: Interpreter | None = None
+        self._python: catalog.Interpreter | None = None
         # texts of the form's fields for script and Python, for which ``_python`` was determined
         self._script_and_python = ("", "")
         self._is_delayed = False  # whether the current check waits until the user has stopped typing
 
-    def set_interpreter(self, form: Form, python: Interpreter) -> None:
+    def set_interpreter(self, form: Form, python: catalog.Interpreter) -> None:
         """Set the Python that loads the form's script. Machines need the same Python version."""
         self._script_and_python = form.script, form.python
         self._python = python if python.minor not in ("", _OWN_PYTHON) else None
@@ -155,7 +155,7 @@ class ProviderChecks:
         self._screen.workers.cancel_group(self._screen, "check")
         self._show(provider, None)
 
-    async def _run_check(self, key: CheckKey, python: Interpreter | None) -> None:
+    async def _run_check(self, key: CheckKey, python: catalog.Interpreter | None) -> None:
         name, given, _ = key
         if self._is_delayed:
             await asyncio.sleep(CHECK_PAUSE)
@@ -244,7 +244,7 @@ async def run_on_pool(
     await _tear_down(app, plan, begun, problem)
 
 
-async def launch_run(app: SkywardApp, plan: LaunchPlan, tasks: Sequence[Task], pool: LaunchPool) -> str:
+async def launch_run(app: SkywardApp, plan: LaunchPlan, tasks: Sequence[catalog.Task], pool: LaunchPool) -> str:
     """Launch a run; for several tasks, launch a sweep."""
     session, request, joined = pool.session, plan.request, plan.spec is None
     if plan.sheet is not None:
@@ -302,7 +302,7 @@ async def _tear_down(app: SkywardApp, plan: LaunchPlan | JobPlan, begun: LaunchP
     app.flash(f"{outcome}{name} torn down: {receipt_line(receipt)}", "done" if receipt.ok and not problem else "error")
 
 
-async def launch_job(app: SkywardApp, plan: JobPlan, steps: Sequence[Task], pool: LaunchPool) -> str:
+async def launch_job(app: SkywardApp, plan: JobPlan, steps: Sequence[catalog.Task], pool: LaunchPool) -> str:
     """Run the steps of a job one after the other, each as a separate run, until one fails. Return an error text, or
     ""."""
     session, job = pool.session, token_hex(5)
@@ -367,7 +367,7 @@ class LaunchScreen(BaseScreen[None]):
         self._recent: list[Form] = []
         # arguments that this screen has filled in; if the field still contains them, the user has not edited them
         self._filled = ""
-        self._functions: list[FunctionInfo] = []
+        self._functions: list[catalog.FunctionInfo] = []
         self._readable = False  # whether the script of the form can be read
         # values of the form before the user selected an existing pool, to restore them for a new pool
         self._own_settings: Form | None = None
@@ -492,19 +492,17 @@ class LaunchScreen(BaseScreen[None]):
                 self.flash(with_keys("arguments of your last launch; {launch.clear}: clear", self.app.keys))
         self.query_one("#arguments", Input).suggester = SuggestFromList([each.arguments for each in same])
 
-    def _called(self, form: Form) -> FunctionInfo | None:
+    def _called(self, form: Form) -> catalog.FunctionInfo | None:
         """Return the function of the script that the form selects; None if there is none."""
         return next((info for info in self._functions if info.name == form.function), None)
 
-    def _arguments(self, form: Form) -> Sequence[ArgumentField]:
+    def _arguments(self, form: Form) -> Sequence[catalog.ArgumentField]:
         """Return the fields of the selected function's arguments, or of a job file's variables."""
-        from skyward_core.client.launch.plugin_and_provider_catalog import argument_fields
-
         if is_job(form.script):
             from skyward_tui.launch_form.job_file_plan import variables
 
             return variables(form.script)
-        return [] if (called := self._called(form)) is None else argument_fields(called)
+        return [] if (called := self._called(form)) is None else catalog.argument_fields(called)
 
     def _read_script(self, function: str = "", packages: str = "") -> None:
         """List the functions of the script and the package files of its project."""
@@ -540,7 +538,6 @@ class LaunchScreen(BaseScreen[None]):
     def _detect_plugins(self) -> list[str]:
         """Return the available plugins that the script needs. An existing pool has its own plugins."""
         from skyward_core.client.launch.launch_plan import plugin_names
-        from skyward_core.client.launch.plugin_and_provider_catalog import find_gang_frameworks
 
         form = self.form()
         used = [pool for pool in self._live_pools() if pool.key == form.pool]
@@ -548,7 +545,7 @@ class LaunchScreen(BaseScreen[None]):
         if used:
             names = plugin_names(used[0])
         elif self._readable and not is_job(form.script):
-            names = find_gang_frameworks(path_of(form.script), whole=form.whole)
+            names = catalog.find_gang_frameworks(path_of(form.script), whole=form.whole)
         return [name for name, _ in self.query_one("#plugins", Toggles).options if name in names]
 
     @on(Toggles.Changed, "#plugins")
@@ -625,7 +622,7 @@ class LaunchScreen(BaseScreen[None]):
         self._wait = self._wait or ScriptWait("finding the script's Python")
         self._update_plan(form)
 
-    def _detect_sweep(self, arguments: Sequence[ArgumentField], form: Form) -> bool:
+    def _detect_sweep(self, arguments: Sequence[catalog.ArgumentField], form: Form) -> bool:
         """Switch on the sweep option if a value is a list, unless the user has switched the option off. Return whether
         this call switched the option on.
         """

@@ -17,8 +17,8 @@ from textual.widget import Widget
 from textual.widgets import Collapsible, Input, Label, Select, Static
 from textual.widgets.collapsible import CollapsibleTitle
 
+from skyward_core.client.launch import plugin_and_provider_catalog as catalog
 from skyward_core.client.launch.launch_option_declarations import OPTIONS
-from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER
 from skyward_core.model.errors import UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.launch_form.form import (
@@ -47,7 +47,6 @@ from skyward_tui.widgets.form_fields import (
 )
 
 if TYPE_CHECKING:
-    from skyward_core.client.launch.plugin_and_provider_catalog import ArgumentField, FunctionInfo
     from skyward_core.model.machines_checks_and_gpu_use import Check
     from skyward_core.model.provider_settings_schema import Setting
 
@@ -66,7 +65,9 @@ class CallFields(Vertical):
         yield Static(id="hint", markup=False)
         yield ArgumentFields(id="argument-fields")
 
-    def show(self, form: Form, arguments: Sequence[ArgumentField], called: FunctionInfo | None, script: Path) -> None:
+    def show(
+        self, form: Form, arguments: Sequence[catalog.ArgumentField], called: catalog.FunctionInfo | None, script: Path
+    ) -> None:
         """Show fields for a function, a whole script or a job file.
 
         Args:
@@ -142,7 +143,7 @@ class OptionFields(FoldedFields):
         """Values of the fields by name."""
         return parse_arguments(self._line) or {}
 
-    def show_fields(self, arguments: Sequence[ArgumentField] | None, values: str, error: str) -> None:
+    def show_fields(self, arguments: Sequence[catalog.ArgumentField] | None, values: str, error: str) -> None:
         """Show fields. The title shows their values, or an error.
 
         Args:
@@ -225,7 +226,7 @@ class PluginFields(OptionFields):
         super().__init__("Plugin parameters", "plugin", id=id)
         self.display = False
         self._names: Sequence[str] | None = None
-        self._arguments: list[ArgumentField] = []
+        self._arguments: list[catalog.ArgumentField] = []
 
     def fill(self, texts: Mapping[str, str]) -> None:
         """Fill the fields from values of plugin parameters by name."""
@@ -233,11 +234,9 @@ class PluginFields(OptionFields):
 
     def show(self, names: Sequence[str]) -> None:
         """Show fields for the checked plugins."""
-        from skyward_core.client.launch.plugin_and_provider_catalog import parameter_fields
-
-        # call ``parameter_fields`` only for changed names, because the function searches all installed packages
+        # call ``catalog.parameter_fields`` only for changed names, because the function searches all installed packages
         if names != self._names:
-            self._names, self._arguments = names, parameter_fields(names)
+            self._names, self._arguments = names, catalog.parameter_fields(names)
         self.display = bool(self._arguments)
         known = {each.name: each for each in self._arguments}
         values = {name: text for name, text in self.texts.items() if name in known}
@@ -349,8 +348,6 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         self._live, self._used, self._keymap = live, used, keymap
 
     def compose(self) -> ComposeResult:
-        from skyward_core.client.launch.plugin_and_provider_catalog import available_plugins
-
         hint = with_keys("path of a script ({launch.files}: pick)", keymap=self._keymap)
         yield field_row("Script", text_field("script", hint))
         functions = Choice([], prompt="pick a script first", id="function", compact=True)
@@ -362,14 +359,14 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
         yield field_row("Pool", pools, Label("name", classes="inner"), text_field("name", "default: script name"))
         choices = {name: choice.label for name, choice in provider_choices().items()}
         with Vertical(id="where"):
-            yield field_row("Provider", ProviderField(choices, DEFAULT_PROVIDER, id="provider"))
+            yield field_row("Provider", ProviderField(choices, catalog.DEFAULT_PROVIDER, id="provider"))
             yield CheckLines(id="check")
         yield from (setting_row(id, setting) for id, setting in setting_fields_by_id().items())
         yield field_row("Nodes", *self._option_fields("Nodes"))
         yield field_row("Market", *self._option_fields("Market"), id="market")
         yield field_row("Budget $", *self._option_fields("Budget $"), id="money")
         yield field_row("Nodes/trial", text_field("gang", "2, all; empty: one rank"), id="gangs")
-        plugins = field_row("", PluginToggles(available_plugins(), id="plugins"))
+        plugins = field_row("", PluginToggles(catalog.available_plugins(), id="plugins"))
         yield FoldedFields("Plugins", plugins, PluginFields(id="plugin_settings"), id="plugin-section")
         packages = Choice(package_choices(None, ""), value="", allow_blank=False, id="packages", compact=True)
         yield FoldedFields(
@@ -408,7 +405,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
             **values,
             function="" if function == WHOLE else function,
             whole=function == WHOLE,
-            provider=self.text("provider") or DEFAULT_PROVIDER,
+            provider=self.text("provider") or catalog.DEFAULT_PROVIDER,
             settings={id: text for id in setting_fields_by_id() if (text := self.text(id))},
             plugins=tuple(name for name, _ in plugins.options if name in plugins.chosen),
             plugin_settings=self.query_one(PluginFields).texts,
@@ -436,7 +433,7 @@ class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):
                 self.query_one(f"#{id}", Input).value = form.settings.get(id, "")
             self.query_one("#script", Input).value = display_path(Path(form.script)) if form.script else ""
             self.query_one("#provider", Select).value = (
-                form.provider if form.provider in provider_choices() else DEFAULT_PROVIDER
+                form.provider if form.provider in provider_choices() else catalog.DEFAULT_PROVIDER
             )
             self.query_one("#options", Toggles).chosen = frozenset(name for name, _ in FLAGS if getattr(form, name))
             self.query_one("#plugins", Toggles).chosen = frozenset(form.plugins)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from textual.app import App
 from textual.app import SuspendNotSupported as SuspendNotSupported
 
+from skyward_core.model.errors import SkywardError
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.error_hint_text import format_error
 
@@ -94,7 +95,6 @@ DEFAULT_PAGERS = ("less", "more")  # pagers that are tried in this order if $PAG
 async def open_pager(app: SkywardApp, name: str, lines: Iterable[str]) -> None:
     """Write lines to a private temporary file, and open it in the user's pager."""
     from skyward_core.client.launch import job_and_shell_launch
-    from skyward_core.model.errors import SkywardError
     from skyward_tui.file_export import save
 
     try:
@@ -121,7 +121,6 @@ async def open_pager(app: SkywardApp, name: str, lines: Iterable[str]) -> None:
 async def remove_stale_logs() -> None:
     """Remove the temporary files of apps that were killed."""
     from skyward_core.client.launch import job_and_shell_launch
-    from skyward_core.model.errors import SkywardError
 
     with suppress(SkywardError, OSError):  # no error here, because the session reports problems of the state folder
         await run_in_daemon_thread(partial(job_and_shell_launch.remove_dead_folders, FOLDER))

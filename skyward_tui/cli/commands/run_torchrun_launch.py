@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
-from skyward_core.client.launch.launch_option_declarations import LaunchRequest
+from skyward_core.client.launch.launch_option_declarations import (
+    COMMANDS,
+    HOSTS,
+    OPTIONS,
+    RESTART_OPTIONS,
+    LaunchRequest,
+)
+from skyward_core.model.errors import ScriptError, SpecError
 from skyward_core.util.safe_file_access import exists, is_file
 from skyward_tui.cli.shared_options_and_command_class import (
     SCRIPT_ARGUMENTS,
@@ -39,7 +46,6 @@ class NodesOption(click.ParamType[int | str]):
     name = "N|MIN:MAX"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int | str:
-        from skyward_core.model.errors import SpecError  # imported late, because most commands create no pool
         from skyward_core.model.specs import Spec
 
         text = str(value)
@@ -65,8 +71,6 @@ class RanksOption(click.ParamType[int | str]):
 
 def launch_options(command: str) -> Callable[[Decorated], Decorated]:
     """Return a decorator that adds those launch options that the given command supports."""
-    from skyward_core.client.launch.launch_option_declarations import COMMANDS, HOSTS, OPTIONS, RESTART_OPTIONS
-
     types: Mapping[str, click.ParamType[Any]] = {
         "float | None": click.FloatRange(0, min_open=True),
         "grace": Duration(),
@@ -393,7 +397,6 @@ def _functions(target: str) -> list[FunctionInfo]:
         list_functions,
         split_target,
     )
-    from skyward_core.model.errors import ScriptError
 
     path, name = split_target(target)
     try:
@@ -490,7 +493,6 @@ def torchrun(
     All options of torchrun are accepted. Options without a meaning here are reported or rejected. Words after the
     script are the script's own arguments.
     """
-    from skyward_core.client.launch.launch_option_declarations import RESTART_OPTIONS
     from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER
     from skyward_tui.cli.commands import launched_and_attached_runs as run
 
