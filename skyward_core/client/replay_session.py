@@ -307,7 +307,7 @@ class Replay(SessionInterface):
     def scan_leftovers(self, *args: object, **options: object) -> Future[LeftoverScan]:
         return _done_future(LeftoverScan())
 
-    def files(self, pool: str, run: str | None = None) -> Future[FileListing]:
+    def files(self, pool: str, run: str | None = None, *args: object, **options: object) -> Future[FileListing]:
         # Imported late, because the first screen does not need it.
         from skyward_core.pool.output_files import FileListing
 

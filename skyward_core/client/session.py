@@ -22,7 +22,7 @@ from skyward_core.client.launch.launch_records_and_script_state import LaunchRec
 from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.log_search import LogSearch
 from skyward_core.client.run_history import PastRun, RunPreviewData, RunSearch
-from skyward_core.client.session_interface import SessionInterface
+from skyward_core.client.session_interface import RejectingSession
 from skyward_core.model.errors import (
     Hint,
     LedgerError,
@@ -164,8 +164,11 @@ def verb(
     return call
 
 
-class Session(SessionInterface):
-    """The pools of this machine's ledger.
+class Session:
+    """The pools of this machine's ledger: views of pools, and methods that return futures.
+
+    ``pool`` is the key of a pool, ``run`` the ID of a run. Methods that take long return a future. Any thread may wait
+    for the future, which also delivers errors.
 
     The session connects to pools that it did not create as an observer, which does not keep them alive.
 
@@ -199,6 +202,7 @@ class Session(SessionInterface):
 
     @property
     def notice(self) -> str:
+        """Warning that the user must read before the first screen, or ""."""
         aside = self.ledger.damaged_copy
         damage = f"the ledger was damaged. It was saved as {aside} and replaced by a new one" if aside else ""
         reason = self.ledger.read_only_reason
@@ -206,13 +210,23 @@ class Session(SessionInterface):
         return "; ".join(filter(None, (damage, unwritten, self._log_problem)))
 
     def on_host_key(self, ask: Ask) -> None:
+        """Set the function that accepts or rejects unknown host keys, called on the session's thread. Without one,
+        unknown keys are rejected.
+        """
         self.questions.set_handler(ask)
 
     def enable_budget_prompts(self) -> None:
+        """Let pools that have spent their budget wait for :meth:`raise_budget` instead of ending at once."""
         self._is_prompting_for_budgets = True
 
     @verb
     async def raise_budget(self, pool: str, dollars: float) -> None:
+        """Raise the budget of a pool.
+
+        Raises:
+            UsageError: If the pool has already cost more than the new budget.
+            PoolError: If the pool does not exist, or cannot be reached.
+        """
         found = await self._attach_pool(pool)
         if dollars <= (spent := found.view.spent(time.time())):
             raise UsageError(f"pool {found.name} has already cost ${spent:,.2f}. Give a larger budget")
@@ -221,6 +235,7 @@ class Session(SessionInterface):
     # -- views ---------------------------------------------------------------------------------------------
 
     def pools(self) -> list[PoolView]:
+        """Return the known pools: live ones, newest first, then ended ones."""
         known = {token: pool.view for token, pool in list(self._pools.items())}
         views = {**self._ended, **self._unreachable, **known}.values()
         return sorted(views, key=lambda view: (view.is_over, -view.created_at))
@@ -254,6 +269,12 @@ class Session(SessionInterface):
 
     @verb
     async def refresh(self, *, over: bool = False, patient: bool = False) -> list[PoolView]:
+        """Find pools that other processes created on this machine, and connect to them as an observer.
+
+        Args:
+            over: Whether to include ended pools from the ledger.
+            patient: Whether to skip pools that did not answer recently.
+        """
         return await self._run_scan(self._refresh(over, patient))
 
     async def _refresh(self, over: bool, patient: bool) -> list[PoolView]:
@@ -350,6 +371,12 @@ class Session(SessionInterface):
 
     @verb
     async def load_ended_pool(self, pool: str) -> PoolView:
+        """Load an ended pool with its outcomes and logs. Only one ended pool is fully loaded at a time.
+
+        Raises:
+            PoolError: If the pool does not exist.
+            LedgerError, OSError: If its files cannot be read.
+        """
         row = self.ledger.find_pool(pool)
         if row is None:
             raise PoolError(f"the ledger has no pool {pool!r}", hint=Hint("list-all"))
@@ -405,6 +432,7 @@ class Session(SessionInterface):
 
     @verb
     async def past_runs(self, search: RunSearch) -> list[PastRun]:
+        """Return the runs that the search selects, newest first; see ``run_history.past_runs``."""
         live = {run: pool for pool in self.pools() if pool.is_live for run in list(pool.runs)}
         queued = {run for pool in self.pools() if pool.is_live for run in pool.queued_runs()}
         caches = self._launches, self._runs_by_id(), self._measured
@@ -418,35 +446,65 @@ class Session(SessionInterface):
         ]  # fmt: skip
 
     def search_logs(self, runs: Sequence[PastRun], words: Sequence[str]) -> LogSearch:
+        """Return a search in the stored output of runs. Nothing is read before the first step of the search."""
         return LogSearch(self.ledger, runs, words)
 
     @verb
     async def preview_run(self, run: str) -> RunPreviewData:
+        """Load the outcomes, metrics and last lines of a run; see ``run_history.load_preview``."""
         return await asyncio.to_thread(run_history.load_preview, self.ledger, run)
 
     @verb
     async def failures(self) -> list[PastRun]:
+        """Return recent undismissed failures, newest first; see ``run_history.failures``."""
         return await asyncio.to_thread(run_history.failures, self.ledger, self._runs_by_id())
 
     @verb
     async def dismiss(self, runs: Sequence[str]) -> None:
+        """Dismiss failures.
+
+        Raises:
+            OSError: If the dismissal cannot be written.
+        """
         await asyncio.to_thread(pool_folder.add_dismissed, runs)
 
     @verb
     async def set_note(self, run: str, text: str) -> None:
+        """Replace the user's note of a run; "" deletes the note.
+
+        Raises:
+            OSError: If the note cannot be written.
+        """
         await asyncio.to_thread(pool_folder.write_note, run, sanitize_line(text).strip()[:MAX_NOTE])
 
     @verb
     async def compare(self, left: str, right: str) -> Comparison:
+        """Load two runs for a comparison.
+
+        Raises:
+            UsageError: If a run does not exist, or both are the same.
+            LedgerError: If the ledger cannot be read.
+        """
         return await asyncio.to_thread(run_comparison.compare_runs, self.ledger, left, right)
 
     def _runs_by_id(self) -> dict[str, RunView]:
         return {run.id: run for pool in self.pools() for run in list(pool.runs.values())}
 
     def run_logs(self, run: str) -> RunLogs:
+        """Return the locations of a run's stored output.
+
+        Raises:
+            UsageError: If the ledger has no such run.
+        """
         return RunLogs(self.ledger, run)
 
     def result_values(self, run: RunView) -> dict[int, Path]:
+        """Return the files with the pickled values of a run's ranks or tasks.
+
+        Raises:
+            UsageError: If some values are not stored on this machine. The message states the reason.
+            LedgerError: If the ledger cannot be read.
+        """
         return run_history.result_pickles(self.ledger, run)
 
     def retained_results(self) -> list[RetainedResults]:
@@ -496,6 +554,15 @@ class Session(SessionInterface):
         request: LaunchRequest | ShellRecord | None = None,
         joined: bool = False,
     ) -> RunView:
+        """Run a task on every rank. The future is done when the run is registered.
+
+        Args:
+            one: Whether to run the task on a single rank.
+            is_retained: Whether nodes retain the results for a later client even after this session has received them.
+            request: The launch request, or the record of the job or command that this run belongs to. Saved before the
+                run starts.
+            joined: Whether the pool existed before this launch.
+        """
         found = await self._attach_pool(pool)
         id = new_run_id()
         if request is not None:
@@ -521,6 +588,25 @@ class Session(SessionInterface):
         joined: bool,
         is_retained: bool = False,
     ) -> RunView:
+        """Run a task for each combination of arguments, either each on one rank, or each on a gang.
+
+        In a sweep by gangs, each combination is a run on some of the nodes, and as many runs as fit are active at a
+        time. A failure does not stop the other combinations. Sheet and request are on disk before the first task
+        starts.
+
+        Args:
+            sheet: The combinations.
+            request: The launch request.
+            joined: Whether the pool existed before this launch.
+            is_retained: Whether nodes retain the results for a later client even after this session has received them.
+
+        Returns:
+            The run; in a sweep by gangs, the first run.
+
+        Raises:
+            PoolError: If the pool does not exist, or the sheet cannot be written; nothing has started.
+            UsageError: If the pool has fewer nodes than a gang needs.
+        """
         found = await self._attach_pool(pool)
         run, sweep = await sweep_launch_and_resumption.launch_trials(
             found, tasks, sheet, request, joined=joined, is_retained=is_retained
@@ -531,6 +617,14 @@ class Session(SessionInterface):
 
     @verb
     async def wait_for_sweep(self, pool: str, run: str) -> None:
+        """Wait until all runs of a sweep of this session have ended and their logs are complete.
+
+        Args:
+            run: The run of the sweep; in a sweep by gangs, any of its runs.
+
+        Raises:
+            SkywardError: If remaining runs were not started. A cancelled sweep raises nothing.
+        """
         if (sweep := self._sweeps.get(run)) is None:
             await asyncio.wrap_future(self.wait(pool, run))
             return
@@ -543,6 +637,13 @@ class Session(SessionInterface):
 
     @verb
     async def trials(self, pool: str, run: RunView) -> TrialTableSource:
+        """Load the data for the table of a sweep.
+
+        Raises:
+            NoTrials: If the run is not a sweep.
+            UsageError: If the sheet cannot be read.
+            LedgerError: If the ledger cannot be read.
+        """
         known: Mapping[str, RunView] = {}
         with suppress(PoolError):  # if the session is not connected, use the ledger, which contains all ended runs
             known = self.view(pool).runs
@@ -550,17 +651,36 @@ class Session(SessionInterface):
 
     @verb
     async def save_launch(self, pool: str, run: str, request: LaunchRequest, *, joined: bool) -> None:
+        """Save the request of a run, and the state of the script's repository, so that the run can be launched again.
+
+        Args:
+            joined: Whether the pool existed before this launch.
+
+        Raises:
+            OSError: If the record cannot be written.
+        """
         source = await asyncio.to_thread(launch_records.ScriptState.capture, Path(request.script))
         await asyncio.to_thread(launch_records.save_launch_record, pool, run, request, joined=joined, source=source)
 
     @verb
     async def load_launch(self, run: str, pool: str = "") -> LaunchRecord | ShellRecord:
+        """Load the request of a run, or the record of the job or command that the run belongs to.
+
+        Args:
+            run: Id of the run; "" for the launch that created a pool.
+            pool: Key of that pool.
+
+        Raises:
+            UsageError: If the run or the pool has no saved launch.
+            LedgerError: If the ledger cannot be read.
+        """
         if not run and (created := self.ledger.find_pool(pool)) is not None:
             return await asyncio.to_thread(launch_records.load_pool_record, created)
         return await asyncio.to_thread(launch_records.load_any_record, self.ledger, self.ledger.require_run(run))
 
     @verb
     async def wait(self, pool: str, run: str) -> RunView:
+        """Wait until a run has ended and its logs are complete."""
         found = self._find(pool)
         view = found.view.runs.get(run)
         if view is None:
@@ -578,6 +698,12 @@ class Session(SessionInterface):
 
     @verb
     async def cancel(self, pool: str, run: str, grace: float | None = None, *, save: bool = False) -> None:
+        """Stop a run of any client. For a run of a sweep by gangs, stop the whole sweep.
+
+        Args:
+            grace: Seconds between SIGTERM and SIGKILL; by default the pool's.
+            save: Whether the ranks save their work within these seconds, as after a preemption notice.
+        """
         Options(grace=grace)  # validates the grace period; agents do not accept infinity
         found = await self._attach_pool(pool)
         if (sweep := self._sweeps.get(run)) is not None:
@@ -598,10 +724,26 @@ class Session(SessionInterface):
     async def stacks(
         self, pool: str, run: str = "", ranks: Sequence[int] | None = None, *, signal: bool = False
     ) -> Stacks:
+        """Collect the stacks of ranks; see ``pool.rank_inspection_and_debugger``. Does not keep the pool alive.
+
+        Args:
+            signal: Whether to send a signal to ranks whose stacks cannot be read otherwise.
+
+        Raises:
+            PoolError: If the pool does not exist, or cannot be reached.
+        """
         return await collect_stacks((await self._observe_pool(pool)).context, run, ranks, signal=signal)
 
     @verb
     async def profile(self, pool: str, rank: int, seconds: float) -> str:
+        """Sample a rank's stacks for the given duration; see ``stack_groups_and_profiles.parse_profile``.
+
+        Does not keep the pool alive.
+
+        Raises:
+            UsageError: If the rank does not exist, or the duration is invalid.
+            PoolError: If the pool does not exist, cannot be reached, or has no profiler.
+        """
         return await profile_rank((await self._observe_pool(pool)).context, rank, seconds)
 
     @verb
@@ -617,6 +759,11 @@ class Session(SessionInterface):
 
     @verb
     async def dashboards(self, pool: str) -> list[Dashboard]:
+        """Find the web dashboards on a pool's head node. Their addresses are on this machine.
+
+        Raises:
+            PoolError: If the pool does not exist, or its head node cannot be reached.
+        """
         found = await self._observe_pool(pool)
         unreadable = f"the dashboard addresses of pool {pool} cannot be read"
         with convert_errors(unreadable, PoolError, (OSError, ValueError, TypeError)):
@@ -625,6 +772,9 @@ class Session(SessionInterface):
 
     @verb
     async def start_sampling(self, pool: str) -> PoolView:
+        """Start sampling the metrics of a pool's machines, without keeping the pool alive. The future is done when each
+        node has sent a sample.
+        """
         found = await self._observe_pool(pool)
         await found.context.metrics.start_collector().wait_for_samples()
         return found.view
@@ -633,6 +783,13 @@ class Session(SessionInterface):
     async def check_provider(
         self, name: str, settings: Mapping[str, str], python: Interpreter | None = None
     ) -> list[Check]:
+        """Run a provider's own checks, without creating anything. If the provider does not answer within 15 s, its
+        check fails.
+
+        Args:
+            settings: Settings of the provider, as texts.
+            python: Interpreter of the script, whose version the machines must provide; None for that of this process.
+        """
         return await run_provider_check(name, settings, python=python)
 
     # -- files of ranks ------------------------------------------------------------------------------------
@@ -641,12 +798,14 @@ class Session(SessionInterface):
     async def files(
         self, pool: str, run: str | None = None, patterns: Sequence[str] = (), *, whole: bool = False
     ) -> FileListing:
-        """List the output files of ranks, like :meth:`SessionInterface.files`.
+        """List the output files in the working folder of the ranks, of one run or of all runs. Does not keep the pool
+        alive.
 
         Args:
             whole: Whether to request all parts of a long answer; screens show one part only.
 
         Raises:
+            PoolError: If the pool does not exist, or cannot be reached.
             UsageError: If a pattern leads out of the working folder.
         """
         return await (await self._observe_pool(pool)).context.outputs.files(patterns, run, whole=whole)
@@ -660,13 +819,13 @@ class Session(SessionInterface):
         to: Path | None = None,
         progress: Progress | None = None,
     ) -> FetchResult:
-        """Download output files of ranks, like :meth:`SessionInterface.fetch_files` and
-        :meth:`skyward_core.Compute.fetch`.
+        """Download the output files of ranks, like :meth:`skyward_core.Compute.fetch`.
 
         Args:
             progress: Called on the session's thread with the bytes received and the total.
 
         Raises:
+            PoolError: If the pool does not exist, or none of its nodes answers.
             UsageError: If a pattern leads out of the working folder.
         """
         return await (await self._attach_pool(pool)).context.outputs.fetch(patterns, to, run, progress)
@@ -724,6 +883,9 @@ class Session(SessionInterface):
 
     @verb
     async def unfetched_files(self, pool: str) -> Unfetched:
+        """List the files of a pool that are not downloaded yet, and whether a teardown would download or lose them.
+        Does not keep the pool alive.
+        """
         return await (await self._observe_pool(pool)).context.outputs.unfetched()
 
     # -- start and end of pools ----------------------------------------------------------------------------
@@ -736,6 +898,18 @@ class Session(SessionInterface):
         begun: Future[PoolView] | None = None,
         request: LaunchRequest | ShellRecord | None = None,
     ) -> PoolView:
+        """Start a pool; its view shows the progress.
+
+        Args:
+            begun: Receives the view as soon as the pool is registered, or the error. Callbacks of this future must not
+                block.
+            request: The launch that the pool is for, saved with the pool before its start.
+
+        Raises:
+            PoolExistsError: If the name is taken.
+            PoolError: If the start failed; no resources of the pool remain.
+            Cancelled: If :meth:`tear_down` or :meth:`detach` interrupted the start.
+        """
         try:
             pool = await Pool.register(spec, self.ledger, str(require_current_folder()))
         except BaseException as error:
@@ -774,13 +948,16 @@ class Session(SessionInterface):
     async def tear_down(
         self, pool: str, *, give_up: bool = False, keep_outputs: int | None = None, now: bool = False
     ) -> Receipt:
-        """Tear a pool down, like :meth:`SessionInterface.tear_down`.
+        """Tear a pool down and return the receipt. Unfetched results are downloaded, or retained on their hosts.
 
         Args:
             give_up: Whether to remove unfetched results.
+            keep_outputs: Maximum bytes of output files to download before the teardown; None for the limit in the
+                pool's options.
             now: Whether to terminate the pool's machines at once, without contacting them.
 
         Raises:
+            PoolError: If the pool does not exist.
             UsageError: If the provider cannot terminate machines at once; nothing was terminated.
         """
         row = self._live_row(pool)
@@ -803,11 +980,18 @@ class Session(SessionInterface):
         self, asked: Mapping[str, Sequence[str]] | None = None, *,
         everywhere: bool = False, ledgers: Sequence[str] = (),
     ) -> LeftoverScan:  # fmt: skip
+        """Scan the accounts of former pools, or of the named providers, for leftovers; changes nothing.
+
+        Raises:
+            UsageError: If a provider has no account to scan, or lacks a given setting.
+        """
         accounts = await asyncio.to_thread(leftover_cleanup.find_accounts, self.ledger, asked)
         return await leftover_cleanup.scan_accounts(self.ledger, accounts, everywhere=everywhere, ledgers=ledgers)
 
     @verb
     async def remove_leftovers(self, scan: LeftoverScan, tell: Callable[[str], None] = lambda line: None) -> list[str]:
+        """Remove the leftovers that a scan found, and return descriptions of the leftovers that remain."""
+
         async def down(pool: str) -> Receipt:
             return await asyncio.wrap_future(self.tear_down(pool))
 
@@ -824,6 +1008,7 @@ class Session(SessionInterface):
             await pool.detach()
 
     def detach(self) -> None:
+        """Disconnect from all pools, which stay up. Afterwards, no method may be called."""
         self._detach().result()
 
     @verb
@@ -898,6 +1083,7 @@ class ReadOnlySession(Session):
     """Session that only watches. Methods that change state are rejected, and unknown host keys are not accepted."""
 
     REFUSAL = "this session is read-only (--read-only)"
+    reject = RejectingSession.reject
 
     def on_host_key(self, ask: Ask) -> None:
         """Ignore the prompt: unknown keys are rejected."""
@@ -918,4 +1104,4 @@ class ReadOnlySession(Session):
 
 
 for _name in CHANGING:
-    setattr(ReadOnlySession, _name, SessionInterface.reject)
+    setattr(ReadOnlySession, _name, ReadOnlySession.reject)

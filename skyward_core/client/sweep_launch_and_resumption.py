@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 async def launch_trials(
     pool: Pool, tasks: Sequence[Task], sheet: TrialSheet, request: LaunchRequest, *, joined: bool, is_retained: bool
 ) -> tuple[str, GangSweep | None]:
-    """Start a sweep, either as one run, or by gangs as many runs; see ``SessionInterface.launch_sweep``.
+    """Start a sweep, either as one run, or by gangs as many runs; see ``Session.launch_sweep``.
 
     Returns:
         The first run, and for a sweep by gangs, the sweep.

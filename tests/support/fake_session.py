@@ -56,7 +56,7 @@ class FakeSession(SessionInterface):
     compared: list[tuple[str, str]] = field(default_factory=list)
     past: list[PastRun] = field(default_factory=list)
     past_looks: dict[str, RunPreviewData] = field(default_factory=dict)
-    ledger: Ledger | None = None  # of the files that are looked through for words
+    ledger: Ledger | None = None  # type: ignore[assignment]  # of the files that are looked through for words
     searches: list[LogSearch] = field(default_factory=list)
     looked_at: list[str] = field(default_factory=list)
     boards: dict[str, TrialTableSource] = field(default_factory=dict)
@@ -248,17 +248,17 @@ class FakeSession(SessionInterface):
     def dashboards(self, pool: str) -> Future[list[Dashboard]]:
         return done(self.pages)
 
-    def files(self, pool: str, run: str | None = None) -> Future[FileListing]:
+    def files(self, pool: str, run: str | None = None, *args: object, **options: object) -> Future[FileListing]:
         return done(FileListing(self.written, 0, {}, {}))
 
-    def fetch_files(self, pool: str, run: str | None = None) -> Future[FetchResult]:
+    def fetch_files(self, pool: str, run: str | None = None, *args: object) -> Future[FetchResult]:
         fetched = [FetchedFile(file, Path("/outputs") / file.path, is_new=True) for file in self.written]
         return done(FetchResult(fetched, []))
 
     def unfetched_files(self, pool: str) -> Future[Unfetched]:
         return self.unfetched.get(self.view(pool).name) or done(Unfetched())
 
-    def tear_down(self, pool: str, *, keep_outputs: int | None = None) -> Future[Receipt]:
+    def tear_down(self, pool: str, *, keep_outputs: int | None = None, **options: object) -> Future[Receipt]:
         view = self.view(pool)
         self.kept_outputs.append(keep_outputs)
         self.torn_down.append(view.name)
@@ -291,8 +291,8 @@ class FakeSession(SessionInterface):
         self.looks.append((asked, everywhere, tuple(ledgers)))
         return done(self.swept)
 
-    def remove_leftovers(self, sweep: LeftoverScan) -> Future[list[str]]:
-        self.ended_left.append([each.thing.id for each in sweep.found])
+    def remove_leftovers(self, scan: LeftoverScan, *args: object) -> Future[list[str]]:
+        self.ended_left.append([each.thing.id for each in scan.found])
         return self.ending_left
 
     def on_host_key(self, ask: Ask) -> None:
