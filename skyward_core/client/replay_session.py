@@ -11,7 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from skyward_core.client.leftover_cleanup import LeftoverScan
-from skyward_core.client.session_interface import SessionInterface
+from skyward_core.client.session_interface import RejectingSession
 from skyward_core.model.errors import NoTrials, UsageError
 from skyward_core.store.recording_file import Entry, RecordingReader
 from skyward_core.util.terminal_safe_text import sanitize_line, sanitize_paragraph
@@ -20,10 +20,17 @@ from skyward_core.views.recording_entries import apply_entry, entry_time
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import PastRun, RunSearch
+    from skyward_core.client.session import Session
     from skyward_core.client.session_interface import FileListing
     from skyward_core.views.sweep_trials import TrialTableSource
 
 T = TypeVar("T")
+
+# Type checkers compare a replay with ``Session``, whose modules a replay does not load at run time.
+if TYPE_CHECKING:
+    SessionBase = Session
+else:
+    SessionBase = RejectingSession
 
 MIN_SPEED, MAX_SPEED = 0.25, 64.0
 MIN_WAIT, MAX_WAIT = 0.02, 3600.0  # minimum and maximum seconds that the playback waits for the next due entry
@@ -268,7 +275,7 @@ def _is_failure(entry: Entry) -> bool:
 open_recording = RecordingReader.read
 
 
-class Replay(SessionInterface):
+class Replay(SessionBase):
     """Session that shows a recording.
 
     Args:

@@ -43,8 +43,8 @@ from skyward_core.store.run_log_reader import RunLogs as RunLogs
 from skyward_core.store.run_log_reader import StoredLines as StoredLines
 from skyward_core.store.run_log_reader import ring_tail as ring_tail
 from skyward_core.store.state_folder import pool_path
-from skyward_core.util import group_pairs
 from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.views import group_pairs
 from skyward_core.views.metric_kinds_and_order import metric_direction, metric_rank, run_value
 from skyward_core.views.pool_view import RunView, TaskView
 from skyward_core.views.rank_metrics_and_progress import MetricStore

@@ -1,4 +1,4 @@
-"""Interface of sessions for the app, and a base class of sessions without own pools, such as replays."""
+"""Base class of sessions without own pools, such as replays. Also names of types that sessions return."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord as LaunchRecord
     from skyward_core.client.launch.launch_records_and_script_state import ShellRecord as ShellRecord
     from skyward_core.client.leftover_cleanup import LeftoverScan as LeftoverScan
-    from skyward_core.client.session import Session
     from skyward_core.pool.dashboards import Dashboard as Dashboard
     from skyward_core.pool.output_files import FetchResult as FetchResult
     from skyward_core.pool.output_files import FileListing as FileListing
@@ -62,10 +61,3 @@ class RejectingSession:
         """Do nothing."""
 
     enable_budget_prompts = on_host_key = detach = _ignore
-
-
-# Type checkers compare sessions with ``Session``. At run time the app starts without the modules that it needs.
-if TYPE_CHECKING:
-    SessionInterface = Session
-else:
-    SessionInterface = RejectingSession

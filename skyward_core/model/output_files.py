@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.protocol.validators import is_relative_subpath
-from skyward_core.util import group_pairs
 from skyward_core.util.light_dataclass import Value, value
 
 if TYPE_CHECKING:
@@ -70,7 +69,10 @@ def list_failed_files(files: Iterable[FetchedFile]) -> Iterator[tuple[str, int, 
     """Yield files that could not be fetched, their node and the reason. If many share a reason, only a few are
     named.
     """
-    found = group_pairs(((each.file.node, each.error), each.file.path) for each in files if each.error)
+    found: dict[tuple[int, str], list[str]] = {}
+    for each in files:
+        if each.error:
+            found.setdefault((each.file.node, each.error), []).append(each.file.path)
     for (node, reason), paths in found.items():
         more = f" and {len(paths) - MAX_NAMED_FILES:,} more" if len(paths) > MAX_NAMED_FILES else ""
         yield f"{', '.join(paths[:MAX_NAMED_FILES])}{more}", node, reason

@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import UsageError
-from skyward_core.util import group_pairs
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -22,7 +21,11 @@ def load_entry_points(group: str, ours: Collection[str]) -> dict[str, list[Entry
     # Imported late, because the import takes as long as the rest of a program start.
     from importlib.metadata import entry_points
 
-    return group_pairs((point.name, point) for point in entry_points(group=group) if point.name not in ours)
+    found: dict[str, list[EntryPoint]] = {}
+    for point in entry_points(group=group):
+        if point.name not in ours:
+            found.setdefault(point.name, []).append(point)
+    return found
 
 
 def resolve_entry_point(kind: str, points: Sequence[EntryPoint]) -> EntryPoint:

@@ -18,8 +18,8 @@ from struct import error as StructError
 from struct import unpack, unpack_from
 from typing import BinaryIO
 
-from skyward_core.util import group_pairs
 from skyward_core.util.light_dataclass import Value, value
+from skyward_core.views import group_pairs
 
 MAX_MANIFEST_BYTES = 32 << 20  # bytes; larger manifests are not read
 ZIP_TAIL_BYTES = 1 << 16  # bytes at the end of a zip file that may contain its end record

@@ -23,8 +23,8 @@ from typing import NamedTuple
 from skyward_core.model.errors import UsageError
 from skyward_core.model.output_files import may_contain
 from skyward_core.protocol.validators import is_relative_subpath
-from skyward_core.util import group_pairs
 from skyward_core.util.light_dataclass import Value, value
+from skyward_core.views import group_pairs
 
 MANIFEST = ".json"  # file name ending of a manifest
 # Pattern of manifest names; files in the store with other names are never deleted.

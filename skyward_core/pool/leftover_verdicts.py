@@ -16,8 +16,8 @@ from skyward_core.pool.unrecorded_machines_and_gone_pools import is_starting
 from skyward_core.providers.provider_call_logs_polling_and_cache import ProviderTimeout, log_query
 from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import PoolRow
-from skyward_core.util import group_pairs
 from skyward_core.util.light_dataclass import Value, value
+from skyward_core.views import group_pairs
 
 # Verdicts on a resource: its pool is up ("up"); the pool's client exited during the start ("unfinished"); the pool
 # should have ended, but no agent has ended it ("expired"); the ledger has no running pool for the resource ("left").

@@ -41,11 +41,10 @@ from skyward_core.transport.file_and_result_downloads import (
     IncomingOutput,
     check_folder_owner,
 )
-from skyward_core.util import group_pairs
 from skyward_core.util.format_bytes import format_size
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_core.views import events
+from skyward_core.views import events, group_pairs
 
 if TYPE_CHECKING:
     from skyward_core.pool import PoolContext

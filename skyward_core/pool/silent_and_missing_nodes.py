@@ -17,9 +17,8 @@ from skyward_core.pool.agent_link import Link
 from skyward_core.pool.preemption_notices_and_early_replacements import is_being_preempted
 from skyward_core.store.ledger_rows import Replacement, process_mark
 from skyward_core.transport.background_loop import cancel_tasks
-from skyward_core.util import group_pairs
 from skyward_core.util.safe_file_access import try_lock
-from skyward_core.views import events
+from skyward_core.views import events, group_pairs
 
 if TYPE_CHECKING:
     from skyward_core.model.machines_checks_and_gpu_use import Machine

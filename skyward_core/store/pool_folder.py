@@ -25,10 +25,9 @@ from skyward_core.protocol.frame_codec import encode_record
 from skyward_core.protocol.validators import is_log_name
 from skyward_core.store.recording_file import SUFFIX, Entry, RecordingReader, RecordingWriter
 from skyward_core.store.state_folder import ensure_pool_folder, pool_path, state_home
-from skyward_core.util import group_pairs
 from skyward_core.util.content_hash import BLOB_PREFIX
 from skyward_core.util.safe_file_access import read_bytes, read_own_json, try_lock, write_atomic
-from skyward_core.views import events
+from skyward_core.views import events, group_pairs
 from skyward_core.views.machine_metrics import (
     LATE_ERROR_SECONDS,
     FailureMetrics,

@@ -19,7 +19,7 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
 from skyward_core.store.pool_folder import log_files, parse_rank
 from skyward_core.store.state_folder import ensure_pool_folder
-from skyward_core.util import group_pairs
+from skyward_core.views import group_pairs
 from skyward_core.views.log_buffers_and_rank_activity import Line, LineInfo, LineSplitter, Ring, join_lines, rank_prefix
 from skyward_core.views.stdout_stderr_order import (
     PIECE_BYTES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from skyward_core.util import group_pairs
+from skyward_core.views import group_pairs
 from skyward_core.views.outliers_and_bands import median
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
 

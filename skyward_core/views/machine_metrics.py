@@ -15,8 +15,8 @@ from skyward_core.model.metric_definitions_series_and_export import (
     NODE_METRIC_DEFINITIONS,
     describe_throttling,
 )
-from skyward_core.util import group_pairs
 from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.views import group_pairs
 from skyward_core.views.outliers_and_bands import Trace
 from skyward_core.views.rank_metrics_and_progress import MAX_TIME, MAX_VALUE
 

@@ -11,8 +11,9 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from skyward_core.model.thread_stacks import RankStack, StackFrame, Stacks, ThreadStack
-from skyward_core.util import group_pairs, terminal_safe_text
+from skyward_core.util import terminal_safe_text
 from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.views import group_pairs
 
 MAX_SHOWN = 3  # maximum number of groups of ranks listed on one line
 

@@ -60,7 +60,8 @@ if TYPE_CHECKING:
     from skyward_core.client.leftover_cleanup import LeftoverScan
     from skyward_core.client.log_search import LineMatch
     from skyward_core.client.replay_session import Playback
-    from skyward_core.client.session_interface import ServerKey, SessionInterface
+    from skyward_core.client.session import Session
+    from skyward_core.client.session_interface import ServerKey
     from skyward_core.views.pool_view import PoolView, RunView
     from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
     from skyward_tui.launch_form.form import Form
@@ -85,7 +86,7 @@ SIGNAL_SECONDS = 0.5  # seconds for each step of the exit after SIGTERM or SIGHU
 SWITCH_INTERVAL = 0.0005
 
 
-def _new_session(read_only: bool) -> SessionInterface:
+def _new_session(read_only: bool) -> Session:
     from skyward_core.client.session import ReadOnlySession, Session
 
     return ReadOnlySession() if read_only else Session()
@@ -137,7 +138,7 @@ class SkywardApp(App[None]):
 
     def __init__(
         self,
-        session_factory: Callable[[], SessionInterface] | None = None,
+        session_factory: Callable[[], Session] | None = None,
         clock: Callable[[], float] = time.time,
         *,
         read_only: bool = False,
@@ -150,7 +151,7 @@ class SkywardApp(App[None]):
         # thread would delay each key press by several intervals.
         sys.setswitchinterval(SWITCH_INTERVAL)
         self.wall_time = clock  # Unix time even in a replay, for messages that disappear after some seconds
-        self.session: SessionInterface | None = None
+        self.session: Session | None = None
         self.session_error = ""
         self.user_settings = UserSettings()
         self.unlaunched: Form | None = None
@@ -163,7 +164,7 @@ class SkywardApp(App[None]):
         self.last_pool = self.last_run = ""
         self.replay: Playback | None = None
         # (live session, whether the app was read-only) from before the demo; None without a demo
-        self._before_demo: tuple[SessionInterface | None, bool] | None = None
+        self._before_demo: tuple[Session | None, bool] | None = None
         self.host_keys = HostKeyQuestions(self)
         self.budgets = BudgetQuestions(self)
         self.immediate_repaint = ImmediateRepaint()
@@ -448,7 +449,7 @@ class SkywardApp(App[None]):
     # Methods that screens call
 
     @property
-    def required_session(self) -> SessionInterface:
+    def required_session(self) -> Session:
         """The session.
 
         Raises:
@@ -470,7 +471,7 @@ class SkywardApp(App[None]):
         """Return the time that screens show: the Unix time, or in a replay the time in the recording."""
         return self.wall_time() if self.replay is None else self.replay.displayed_time()
 
-    def start_replay(self, record: Path) -> SessionInterface:
+    def start_replay(self, record: Path) -> Session:
         """Open a recording, and return a session that plays it. From now on, :meth:`clock` returns the time in the
         recording.
         """

@@ -17,7 +17,8 @@ from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
 from skyward_tui.text.number_time_and_run_state_format import hourly, money
 
 if TYPE_CHECKING:
-    from skyward_core.client.session_interface import ServerKey, SessionInterface
+    from skyward_core.client.session import Session
+    from skyward_core.client.session_interface import ServerKey
     from skyward_core.views.pool_view import PoolView
     from skyward_tui.app import SkywardApp
     from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
@@ -56,7 +57,7 @@ class HostKeyQuestions:
         self._pause_count = 0
         self._open_dialog: tuple[_Question, HostKeyScreen] | None = None
 
-    def attach(self, front: SessionInterface) -> None:
+    def attach(self, front: Session) -> None:
         """Make this object answer a session's questions about host keys. Earlier rejections no longer apply, so that a
         new launch asks again.
         """

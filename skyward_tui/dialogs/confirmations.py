@@ -25,7 +25,7 @@ from skyward_tui.ui.themes import read_style_sheet
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import Receipt
-    from skyward_core.client.session_interface import SessionInterface
+    from skyward_core.client.session import Session
     from skyward_core.model.output_files import Unfetched
 
 
@@ -249,7 +249,7 @@ class TeardownScreen(ConfirmedWork[bool]):
         if not self.has_started and (session := self.app.session) is not None:
             self.start("Tearing down", self._tear_down(session, keep_outputs))
 
-    async def _tear_down(self, session: SessionInterface, keep_outputs: int | None) -> None:
+    async def _tear_down(self, session: Session, keep_outputs: int | None) -> None:
         futures = {key: session.tear_down(key, keep_outputs=keep_outputs) for key in self._keys}
         for key, future in futures.items():
             try:

@@ -15,7 +15,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.reactive import var
 
-from skyward_core.util import group_pairs
+from skyward_core.views import group_pairs
 from skyward_core.views.machine_metrics import MetricHistory, memory_share
 from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.problem_alerts_and_stragglers import Alert

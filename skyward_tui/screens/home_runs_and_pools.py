@@ -47,7 +47,7 @@ from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, C
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import PastRun
-    from skyward_core.client.session_interface import SessionInterface
+    from skyward_core.client.session import Session
     from skyward_core.views.pool_view import PoolView, RunView
     from skyward_tui.app import SkywardApp
     from skyward_tui.launch_form.form import Form
@@ -628,7 +628,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
             self._read_recent(self.app.session)
 
     @work(group="recent")
-    async def _read_recent(self, session: SessionInterface) -> None:
+    async def _read_recent(self, session: Session) -> None:
         from skyward_core.client.pool_costs import cost_today
         from skyward_core.client.run_history import RunSearch
 

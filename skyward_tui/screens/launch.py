@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.client.launch.launch_records_and_script_state import JobRecord
     from skyward_core.client.launch.presets import Preset
-    from skyward_core.client.session_interface import SessionInterface
+    from skyward_core.client.session import Session
     from skyward_core.model.offers_and_rental_plans import OfferList
     from skyward_tui.app import SkywardApp
     from skyward_tui.launch_form.job_file_plan import JobPlan
@@ -187,7 +187,7 @@ async def _load_presets(app: SkywardApp) -> list[Preset] | None:
 class LaunchPool(NamedTuple):
     """Pool of a launch: its session, its key, and the future of its start (None for an existing pool)."""
 
-    session: SessionInterface
+    session: Session
     key: str
     created: Future[PoolView] | None = None
 
@@ -264,7 +264,7 @@ async def launch_run(app: SkywardApp, plan: LaunchPlan, tasks: Sequence[catalog.
     return ""
 
 
-async def _wait_for_gangs(app: SkywardApp, session: SessionInterface, pool: str, run: RunView) -> None:
+async def _wait_for_gangs(app: SkywardApp, session: Session, pool: str, run: RunView) -> None:
     """Wait for all runs of a sweep by gangs, and show a message about the outcome.
 
     Raises:

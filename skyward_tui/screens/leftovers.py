@@ -38,7 +38,7 @@ from skyward_tui.widgets.virtual_list import CursorList, Part
 
 if TYPE_CHECKING:
     from skyward_core.client.leftover_cleanup import JudgedLeftover, LeftoverScan
-    from skyward_core.client.session_interface import SessionInterface
+    from skyward_core.client.session import Session
 
 
 _ROOMY = 120  # cells; a narrower list leaves out some columns
@@ -289,7 +289,7 @@ class DeleteLeftoversScreen(ConfirmedWork[None]):
         )
         self.show_facts(Content(text))
 
-    async def _delete(self, session: SessionInterface) -> None:
+    async def _delete(self, session: Session) -> None:
         try:
             remains = await wait_shielded(session.remove_leftovers(self._found))
         except (SkywardError, OSError) as error:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 from textual.binding import Binding, BindingType
 from textual.keys import Keys, format_key
 
-from skyward_core.util import group_pairs
 from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.views import group_pairs
 from skyward_tui.ui.run_screen_panel_list_and_layout import PANELS
 
 if TYPE_CHECKING:

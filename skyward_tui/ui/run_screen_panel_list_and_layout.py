@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from skyward_core.util import group_pairs
+from skyward_core.views import group_pairs
 
 
 @dataclass(frozen=True, slots=True)

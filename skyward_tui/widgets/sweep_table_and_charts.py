@@ -11,7 +11,7 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from textual.content import Content
 
-from skyward_core.util import group_pairs
+from skyward_core.views import group_pairs
 from skyward_core.views.metric_kinds_and_order import COUNTERS
 from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.sweep_trials import RESULT, TrialRow, TrialTable

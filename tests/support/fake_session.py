@@ -12,9 +12,9 @@ from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord, ShellRecord
 from skyward_core.client.leftover_cleanup import LeftoverScan
 from skyward_core.client.log_search import LogSearch
+from skyward_core.client.replay_session import SessionBase
 from skyward_core.client.run_comparison import Comparison
 from skyward_core.client.run_history import PastRun, RunPreviewData, RunSearch
-from skyward_core.client.session_interface import SessionInterface
 from skyward_core.model import outcomes_states_and_alerts as outcomes
 from skyward_core.model.errors import NoTrials, PoolExistsError, UsageError
 from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, RootCause, Summary
@@ -40,7 +40,7 @@ NOW = 1_800_000_000.0
 
 
 @dataclass
-class FakeSession(SessionInterface):
+class FakeSession(SessionBase):
     """Session whose pools are added by tests (:meth:`pool`), or requested by the app and completed by tests."""
 
     views: list[PoolView] = field(default_factory=list)

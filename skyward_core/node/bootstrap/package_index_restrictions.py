@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from skyward_core.util import group_pairs
-
 Index = Mapping[str, Any]
 # Key of an image for pinned packages: groups of requirement lines, each with the ``index`` they come from.
 PINNED = "pinned"
@@ -48,9 +46,11 @@ def map_packages_to_indexes(indexes: Sequence[Index]) -> dict[str, int]:
 
 def group_by_index(requirements: Sequence[str], indexes: Sequence[Index]) -> dict[int, list[str]]:
     """Group the requirements of restricted packages by the number of their index."""
-    index_of = map_packages_to_indexes(indexes)
-    named = ((package_name(requirement), requirement) for requirement in requirements)
-    return group_pairs((index_of[package], requirement) for package, requirement in named if package in index_of)
+    index_of, found = map_packages_to_indexes(indexes), dict[int, list[str]]()
+    for requirement in requirements:
+        if (package := package_name(requirement)) in index_of:
+            found.setdefault(index_of[package], []).append(requirement)
+    return found
 
 
 def iterate_pinned_groups(image: Mapping[str, Any]) -> Iterator[tuple[list[str], int | str | None]]:

@@ -25,8 +25,8 @@ from skyward_core.providers.aws.security_groups_and_account_checks import remove
 from skyward_core.providers.provider_call_logs_polling_and_cache import IncompleteSearch, poll_until_empty
 from skyward_core.store.ledger import known_ledger_id
 from skyward_core.store.ledger_rows import is_process_alive, marked_pid
-from skyward_core.util import group_pairs
 from skyward_core.util.terminal_safe_text import sanitize_line
+from skyward_core.views import group_pairs
 
 ENDED_STATES = ("terminated",)
 ENDING_STATES = ("shutting-down", "stopping", "stopped")

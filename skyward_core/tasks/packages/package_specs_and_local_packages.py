@@ -16,7 +16,6 @@ from skyward_core.model.errors import convert_errors
 from skyward_core.node.bootstrap.package_index_restrictions import PINNED, normalize_name, package_name
 from skyward_core.tasks.parameter_types_from_source import parse_source
 from skyward_core.tasks.python_compatibility import VersionError, satisfies
-from skyward_core.util import group_pairs
 from skyward_core.util.light_dataclass import Value, value
 from skyward_core.util.safe_file_access import (
     exists,
@@ -28,6 +27,7 @@ from skyward_core.util.safe_file_access import (
     read_text,
     resolve_path,
 )
+from skyward_core.views import group_pairs
 
 # uv writes the URL of the index beside each package in a lock, even for the default index or its mirror
 # (https://docs.astral.sh/uv/concepts/indexes/). For packages with these URLs, machines use their own default index.

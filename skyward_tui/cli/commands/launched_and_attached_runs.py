@@ -30,7 +30,6 @@ from skyward_core.client.launch.plugin_and_provider_catalog import (
 )
 from skyward_core.client.run_history import Receipt
 from skyward_core.client.session import Session
-from skyward_core.client.session_interface import SessionInterface
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolExistsError, ScriptError, SkywardError, UsageError, error_message
 from skyward_core.model.outcomes_states_and_alerts import Outcome
@@ -352,7 +351,7 @@ def attach(console: Console, pool: str, watch: bool) -> int:
             return job.resume(running[-1])
 
 
-def live_pool(session: SessionInterface, name: str | None) -> PoolView | None:
+def live_pool(session: Session, name: str | None) -> PoolView | None:
     """Return the running pool with a name; None if there is none."""
     if name is None:
         return None
