@@ -82,7 +82,8 @@ def test_bundle_name_depends_only_on_content() -> None:
 
 
 def test_bundle_size_is_bounded() -> None:
-    assert len(bundle().archive) < 755_000  # what a start waits for
+    paths = 20 * len(str(Path(bundle_builder.__file__).parents[2]))  # Bytecode contains the paths of its sources.
+    assert len(bundle().archive) < 756_000 + paths  # what a start waits for
     assert len(bundle().rest) < 750_000  # which nobody waits for
 
 
