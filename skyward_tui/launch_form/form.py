@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import shlex
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from skyward_core.client.launch.launch_option_declarations import (
     DEFAULTS,
+    JOB_LIMITS,
     NO_SCRIPT,
     OPTIONS,
     PACKAGES,
@@ -339,16 +340,19 @@ def _asked_options(provider: str, pool: str = "") -> list[str]:
     return [name for name in _TEXTS if not OPTIONS[name].part or (not pool and has[OPTIONS[name].needs])]
 
 
+def read_options(form: Form, names: Iterable[str]) -> dict[str, Any]:
+    """Return the values of options that a form contains as texts."""
+    kinds = {name: _OWN_READERS.get(name, _READERS.get(OPTIONS[name].type, str)) for name in names}
+    return {name: read(getattr(form, name)) for name, read in kinds.items()}
+
+
 def build_request(form: Form) -> LaunchRequest:
     """Convert a form to a launch request.
 
     Raises:
         UsageError: If the form names an example that does not exist.
     """
-    values: dict[str, Any] = {
-        name: _OWN_READERS.get(name, _READERS.get(OPTIONS[name].type, str))(getattr(form, name))
-        for name in _asked_options(form.provider, form.pool)
-    }
+    values = read_options(form, _asked_options(form.provider, form.pool))
     values["function"] = _text(form.function)
     gang = form.gang.strip().lower()
     values |= {"gang": True} if gang == ALL_NODES else {"gang_nodes": _number(gang)}
@@ -515,10 +519,9 @@ def _job_options(form: Form) -> Iterator[str]:
         yield from ("--provider", form.provider)
         for name, text in provider_settings(form):
             yield from ("--set", f"{name}={text}")
-    limits = {"--budget": form.budget.strip(), "--wait-for-capacity": form.wait_for_capacity.strip()}
-    for option, text in limits.items():
-        if text and not form.pool:
-            yield from (option, text)
+    for name in () if form.pool else JOB_LIMITS:
+        if text := getattr(form, name).strip():
+            yield from (OPTIONS[name].name, text)
     for word in _pairs(form.arguments):
         yield from ("--env", word)
 

@@ -6,8 +6,9 @@ import os
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from skyward_core.client.launch.launch_option_declarations import JOB_LIMITS
 from skyward_core.client.launch.plugin_and_provider_catalog import DEFAULT_PROVIDER, ArgumentField
 from skyward_core.model.errors import JobFileError, SkywardError, UsageError
 from skyward_core.util.safe_file_access import current_folder
@@ -16,10 +17,10 @@ from skyward_core.views.pool_view import PoolView
 from skyward_tui.launch_form.form import (
     FieldError,
     Form,
-    parse_amount,
     parse_arguments,
     path_of,
     provider_settings,
+    read_options,
     selected_pool,
     setting_fields,
 )
@@ -119,14 +120,13 @@ def job_plan(
             # default.
             provider=None if form.provider == DEFAULT_PROVIDER else form.provider,
             settings=dict(provider_settings(form)),
-            budget=parse_amount(form.budget),
-            wait_for_capacity=form.wait_for_capacity.strip() or None,
+            **read_options(form, JOB_LIMITS),
         )
         spec, notes = request.spec(clone=clone)
     except JobFileError as error:
         raise FieldError("script", str(error)) from error
     except SkywardError as error:
-        raise FieldError(error.field if error.field in ("provider", "budget") else "script", str(error)) from error
+        raise FieldError(error.field if error.field in ("provider", *JOB_LIMITS) else "script", str(error)) from error
     return JobPlan(job, request, spec, notes, lacks, form.keep)
 
 
@@ -157,19 +157,25 @@ def form_from_shell(found: ShellRecord, run: str) -> Form:
     ids = {setting.name: id for id, setting in setting_fields(provider).items()}
     if unsupported := [name for name in found.options.settings if name not in ids]:
         raise UsageError(f"the form has no field for {', '.join(unsupported)}. {again}")
+    values = {name: getattr(found.options, name) for name in JOB_LIMITS}
+    limits: dict[str, Any] = {name: str(each).removesuffix(".0") for name, each in values.items() if each is not None}
     return Form(
         script=str(found.path if found.is_unchanged else found.write_file(run)),
         arguments=shlex.join(f"{name}={text}" for name, text in found.env.items()),
         provider=provider,
         settings={ids[name]: text for name, text in found.options.settings.items()},
-        budget="" if found.options.budget is None else f"{found.options.budget:g}",
-        wait_for_capacity=found.options.wait_for_capacity or "",
+        **limits,
         keep=not found.down,
     )
 
 
-def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
-    """Return the rows of a job's plan as (heading, text). Of secrets, only the names are included."""
+def job_rows(plan: JobPlan, ends: str = "X") -> list[tuple[str, str]]:
+    """Return the rows of a job's plan as (heading, text). Of secrets, only the names are included.
+
+    Args:
+        plan: The plan.
+        ends: Key or command that tears down the pool.
+    """
     job, pool = plan.job, plan.pool
     rows = [("job", sanitize_line(job.name or str(job.path)))]
     if isinstance(pool, PoolView):
@@ -179,6 +185,9 @@ def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
         rows.append(("creates", f"pool {pool.name}: {nodes}"))
         if pool.accelerator is not None:
             rows.append(("needs", str(pool.accelerator)))
+        if (limits := pool.options).on_loss == "restart":
+            how = f"up to {limits.restarts} after lost ranks or machines, {limits.error_restarts} after errors"
+            rows.append(("restarts", how))
     rows.append(("folder", sanitize_line(job.folder)))
     rows += [("uploads", sanitize_line(f"{source} to {target}")) for target, source in job.mounts.items()]
     if job.setup.strip():
@@ -192,5 +201,5 @@ def job_rows(plan: JobPlan) -> list[tuple[str, str]]:
         rows.append(("secrets", sanitize_line(", ".join(job.secrets) + asked)))
     rows += [("note", sanitize_line(note)) for note in plan.notes]
     keeps_pool = plan.keep or isinstance(pool, PoolView)
-    rows.append(("then", kept_pool_text(pool, "X") if keeps_pool else "pool is torn down after the job"))
+    rows.append(("then", kept_pool_text(pool, ends) if keeps_pool else "pool is torn down after the job"))
     return rows

@@ -18,7 +18,7 @@ from textual.widgets import Collapsible, Input, Label, Select, Static
 from textual.widgets.collapsible import CollapsibleTitle
 
 from skyward_core.client.launch import plugin_and_provider_catalog as catalog
-from skyward_core.client.launch.launch_option_declarations import OPTIONS
+from skyward_core.client.launch.launch_option_declarations import JOB_LIMITS, OPTIONS
 from skyward_core.model.errors import UsageError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.launch_form.form import (
@@ -329,7 +329,7 @@ _OF_POOL += [name for name in TEXT_FIELDS if OPTIONS[name].part]
 # Attributes of a form that describe the machines and the environment of a pool.
 POOL_SETTINGS = [*_OF_POOL[1:], "settings"]
 # Fields that are disabled for a job file, because the job file defines their values.
-_OF_FILE = set(_OF_POOL) - {"name", "provider", "budget", "wait_for_capacity"}
+_OF_FILE = set(_OF_POOL) - {"name", "provider", *JOB_LIMITS}
 
 
 class LaunchFields(VerticalScroll, can_focus=False, inherit_bindings=False):

@@ -318,7 +318,7 @@ def test_files_of_a_killed_launch_are_removed_by_the_next_one(cli: Cli, pool: st
 def test_launch_dry_run_shows_the_plan(cli: Cli) -> None:
     name = write_job_file(cli, JOB, nodes=2)
     found = cli.json("launch", name, "--dry-run", "--secret", "HF_TOKEN=abcdefgh")
-    assert dict(found["plan"])["pool"].endswith(": 2 nodes on local")
+    assert dict(found["plan"])["creates"].endswith(": 2 local nodes")
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,9 @@ async def test_job_file_is_launched_from_the_form(
         assert "EPOCHS" in shown and "WHERE" in shown
         assert screen.query_one("#nodes").disabled and not screen.query_one("#provider").disabled
         screen.query_one("#arguments", Input).value = "EPOCHS=9"
+        assert not screen.query_one("#restarts").disabled
+        screen.query_one("#error_restarts", Input).value = "2"
+        await until(pilot, "up to 3 after lost ranks")
         await press(pilot, "ctrl+r", until=lambda: isinstance(app.screen, SecretsScreen))
         app.screen.query_one("#secret-0", Input).value = TOKEN
         assert TOKEN not in (planned := screen_text(app))
@@ -68,7 +71,7 @@ async def test_job_file_is_launched_from_the_form(
         (spec,) = session.created
         assert (spec.name, spec.most_nodes) == ("tuned", 2) or spec.most_nodes == 2
         assert f"pool {spec.name}:" in planned, "the plan names the pool as it will be called"
-        assert spec.options.secrets == (TOKEN,)
+        assert spec.options.secrets == (TOKEN,) and spec.options.error_restarts == 2
         view = session.views[-1]
         run = next(iter(view.runs.values()))
         session.end_run(view, run)

@@ -340,7 +340,9 @@ def test_invalid_plugin_parameter_text_is_rejected(custom_plugin: None, texts: M
 
 
 def test_command_line_of_a_job_file_has_the_limits_of_the_form() -> None:
-    form = Form(script="task.yaml", name="p", budget=" 20 ", wait_for_capacity="2h", arguments="A=1")
-    assert command_line(form) == ("skyward-tui launch task.yaml -c p --budget 20 --wait-for-capacity 2h --env A=1")
+    form = Form(script="task.yaml", name="p", budget=" 20 ", wait_for_capacity="2h", arguments="A=1", restarts="2")
+    assert command_line(form) == (
+        "skyward-tui launch task.yaml -c p --budget 20 --wait-for-capacity 2h --restarts 2 --env A=1"
+    )
     used = command_line(replace(form, pool="p.1234"))
     assert "--budget" not in used and "--wait" not in used, "a pool that is up keeps its limits"

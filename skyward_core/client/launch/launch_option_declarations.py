@@ -421,6 +421,9 @@ HOSTS = "--hosts"
 # Options that start a failed run again.
 RESTART_OPTIONS = ("restarts", "error_restarts")
 
+# Limits of a pool that the launch form also offers for a job file.
+JOB_LIMITS = ("budget", "wait_for_capacity", *RESTART_OPTIONS)
+
 # Options that also apply to a job file, whose shell commands have no breakpoints.
 JOB_OPTIONS = tuple(
     name

@@ -30,7 +30,8 @@ from skyward_tui.cli.shared_options_and_command_class import (
     variable_options,
     watch_option,
 )
-from skyward_tui.text.number_time_and_run_state_format import NO_RUN, count, duration
+from skyward_tui.launch_form.job_file_plan import JobPlan, job_rows
+from skyward_tui.text.number_time_and_run_state_format import count, duration
 from skyward_tui.text.queue_trial_and_comparison_rows import queue_row_json, queue_rows, waiting_reason
 
 if TYPE_CHECKING:
@@ -239,20 +240,24 @@ def launch(
     """
     job = request.job
     with open_session(console) as session:
-        found = live_pool(session, request.options.pool)
-        if found is not None:
-            check_fits(job, found)
-            if options := request.shapes_pool:
-                raise UsageError(f"pool {found.name} is up and is used as it is. Remove {', '.join(options)}")
-            spec, notes = None, list(job.notes)
-        else:
+        pool: PoolView | PoolSpec
+        if (found := live_pool(session, request.options.pool)) is None:
             spec, notes = request.spec(clone=not dry_run)
+            pool = spec
+        else:
+            check_fits(job, found)
+            spec, notes, pool = None, list(job.notes), found
+            if options := request.shapes_pool:
+                raise UsageError(f"pool {pool.name} is up and is used as it is. Remove {', '.join(options)}")
         for note in notes:
             console.note(f"{job.path}: {note}")
         if dry_run:
-            return _show_plan(job, spec, found, console, setup=setup)
-        name = spec.name if spec is not None else found.name if found is not None else ""
-        runner = JobCommand(session, console, name, ours=found is None or down, keep=not down, watch=watch)
+            shown = job if setup else replace(job, setup="")
+            rows = job_rows(JobPlan(shown, request, pool, (), (), not down), f"skyward-tui down {pool.name}")
+            console.print_table(rows)
+            console.result({"plan": [list(each) for each in rows]})
+            return errors.OK
+        runner = JobCommand(session, console, pool.name, ours=found is None or down, keep=not down, watch=watch)
         with (
             job_and_shell_launch.temporary_folder(job_and_shell_launch.TASKS_FOLDER) as folder,
             runner.follower.catch_signals(),
@@ -261,11 +266,13 @@ def launch(
             record = JobRecord.from_job(job, request if spec is not None else None, setup=setup, down=down)
             status = runner.run_steps(spec, steps, detach=detach, record=record, is_whole=setup)
         if not job.run.strip() and status == errors.OK:
-            done = "" if spec is None else f"created pool {name}"
+            done = "" if spec is None else f"created pool {pool.name}"
             console.note(f"{job.path} has no run commands: {_result_text(job, done, setup=setup)}")
         if not down and spec is not None and runner.key and runner.error is None:
             idle = duration(spec.options.idle_timeout)
-            console.note(f"pool {name} stays up until it is idle for {idle}; end it now: skyward-tui down {name}")
+            console.note(
+                f"pool {pool.name} stays up until it is idle for {idle}; end it now: skyward-tui down {pool.name}"
+            )
         return status
 
 
@@ -277,30 +284,6 @@ def _result_text(job: JobFile, pool: str, *, setup: bool) -> str:
     if setup and job.setup.strip():
         done.append("set up its nodes")
     return ", ".join(done) or "nothing was done"
-
-
-def _show_plan(job: JobFile, spec: PoolSpec | None, found: PoolView | None, console: Console, *, setup: bool) -> int:
-    """Print the plan of a launch."""
-    rows = [("job", job.name or str(job.path))]
-    if found is not None:
-        rows.append(("pool", f"{found.name}, running ({count(len(found.nodes), 'node')} on {found.provider})"))
-    elif spec is not None:
-        rows.append(("pool", f"{spec.name}: {count(spec.most_nodes, 'node')} on {spec.provider.name}"))
-        if spec.accelerator is not None:
-            rows.append(("accelerator", str(spec.accelerator)))
-    rows.append(("working folder", job.folder))
-    rows += [("uploads", f"{source} to {target}") for target, source in job.mounts.items()]
-    rows += [(name, f"{len(text.splitlines())} lines") for name, text in _commands(job, setup=setup).items()]
-    if not job.run.strip():
-        rows.append(("run", NO_RUN))
-    console.print_table(rows)
-    console.result({"plan": [list(each) for each in rows]})
-    return errors.OK
-
-
-def _commands(job: JobFile, *, setup: bool) -> dict[str, str]:
-    texts = {"setup": job.setup if setup else "", "run": job.run}
-    return {name: text for name, text in texts.items() if text.strip()}
 
 
 @command()
