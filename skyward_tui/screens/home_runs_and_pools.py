@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -43,7 +44,7 @@ from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_rules import has_running_timer, refresh_token
 from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
-from skyward_tui.widgets.virtual_list import HIGHLIGHT_STYLE, ChangeHighlight, CursorList, Part, fit_cell
+from skyward_tui.widgets.virtual_list import CURSOR_STYLE, HIGHLIGHT_STYLE, ChangeHighlight, CursorList, Part, fit_cell
 
 if TYPE_CHECKING:
     from skyward_core.client.run_history import PastRun
@@ -53,10 +54,6 @@ if TYPE_CHECKING:
     from skyward_tui.launch_form.form import Form
     from skyward_tui.panels.rank_metrics import MetricsPane
     from skyward_tui.widgets.selected_pool_preview import PoolPreview
-
-
-UNSORTED = ""
-COLUMNS = (UNSORTED, "pool", "state", "nodes", "ranks", "provider", "use", "age", "$/h", "run")
 
 
 def utilization_text(pool: PoolView, now: float) -> str:
@@ -76,34 +73,8 @@ def _mean_utilization(pool: PoolView) -> float:
     return sum(by_device.values()) / len(by_device) if by_device else 0.0
 
 
-def filter_and_sort(pools: Sequence[PoolView], words: Iterable[str], by: str, *, falling: bool) -> list[PoolView]:
-    """Return the pools whose text contains all words, sorted by one of :data:`COLUMNS`. The sort is stable."""
-    folded = [word.casefold() for word in words]
-    found = [pool for pool in pools if all(word in _searchable_text(pool) for word in folded)]
-    if by == UNSORTED:
-        return found[::-1] if falling else found
-    keys: dict[str, Callable[[PoolView], Any]] = {
-        "pool": lambda pool: pool.name,
-        "state": lambda pool: state_style(pool.shown_state).word,
-        "nodes": lambda pool: pool.node_count,
-        "ranks": lambda pool: pool.node_count * pool.ranks_per_node,
-        "provider": lambda pool: pool.provider,
-        "use": _mean_utilization,
-        "age": lambda pool: -(pool.created_at if pool.ended_at is None else pool.ended_at),
-        "$/h": lambda pool: pool.price_hourly or float(pool.has_unknown_price),
-        "run": lambda pool: "" if (run := pool.current_run()) is None else run.function,
-    }
-    return sorted(found, key=keys[by], reverse=falling)
-
-
-def _searchable_text(pool: PoolView) -> str:
-    run = pool.current_run()
-    last = () if run is None else (run.function, state_style(run_status(pool, run)[0]).word)
-    return "\n".join((pool.name, pool.provider, state_style(pool.shown_state).word, *last)).casefold()
-
-
 _HEAD = 3  # rows of a list's border and column titles
-_STRIP = 4  # maximum rows for pools below the table of runs; a longer list scrolls
+_STRIP = 3  # maximum rows of the strip of pools below the table of runs; a longer strip scrolls
 _MOST_RUNS = 500  # maximum number of past runs in the table; the history screen lists all past runs
 READ_INTERVAL = 2.0  # seconds; minimum interval between two reads of the ledger
 LEDGER_SECONDS = 1.0  # seconds after the end of a run until the ledger is sure to contain the end
@@ -278,27 +249,23 @@ def _metric_text(row: HomeRun, width: int) -> str:
 
 
 class PoolList(CursorList["PoolView"]):
-    """List with one row per pool, in which pools can be marked.
+    """Table of pools, or strip with all pools one after the other, in which pools can be marked.
 
     Attributes:
-        filter_words: Words that the text of each shown pool must contain.
         marked: Keys of pools to tear down together.
+        is_strip: Whether the pools are shown as a strip.
     """
 
     app: SkywardApp
     TITLES = MappingProxyType({"run": " RUN"})
     HIGHLIGHTS_ALWAYS = False
-    SORT_COLUMNS = COLUMNS
-    LARGEST_FIRST = ("nodes", "ranks", "use", "$/h")
 
     def __init__(self) -> None:
         super().__init__(id="list")
-        self.filter_words: tuple[str, ...] = ()
+        self.is_strip = False
         self.marked: set[str] = set()
-        self._all: list[PoolView] = []
         self._now = 0.0
         self._costs = False  # whether any pool has a price; otherwise, there is no price column
-        self._use_width = 0  # cells of the column with the utilization of pools; 0 if no pool has data
         self._state: object = None
         self._pulse = ChangeHighlight(self)
 
@@ -307,26 +274,15 @@ class PoolList(CursorList["PoolView"]):
 
     def update(self, pools: list[PoolView], note: str, now: float) -> None:
         versions = [(id(pool), pool.version, utilization_text(pool, now)) for pool in pools]
-        state = (versions, note, refresh_token(pools, now), self.size)
+        state = (versions, note, refresh_token(pools, now), self.size, self.is_strip)
         if state == self._state:
             return
         self._pulse.update({pool.key: pool.state for pool in pools}, moves=self.app.has_motion)
-        self._state, self._all, self.note, self._now = state, pools, note, now
+        self._state, self.note, self._now = state, note, now
         self._costs = any(map(hourly, pools))
-        used = max((len(utilization_text(pool, now)) for pool in pools), default=0)
-        self._use_width = max(10, used) if used else 0
         self.marked &= {pool.key for pool in pools}
-        self.sort()
+        self.set_rows(pools)
         self.refresh_if_changed()
-
-    def sort(self) -> None:
-        self.set_rows(filter_and_sort(self._all, self.filter_words, self.sort_column, falling=self.is_descending))
-
-    def set_filter(self, words: tuple[str, ...]) -> None:
-        """Show only pools whose text contains all words."""
-        self.filter_words = words
-        self.sort()
-        self.refresh()
 
     def toggle_mark(self) -> None:
         """Toggle the mark of the selected pool, and move to the next pool."""
@@ -340,26 +296,76 @@ class PoolList(CursorList["PoolView"]):
 
     @property
     def marked_pools(self) -> list[PoolView]:
-        return [pool for pool in self._all if pool.key in self.marked]
+        return [pool for pool in self.rows if pool.key in self.marked]
 
-    def visible_rows(self) -> list[Content]:
-        if self.rows:
-            return super().visible_rows()
-        if self.note:
-            return [Content("\n  " + self.note)]
-        if self._all:
-            return [self.empty_text("no matching pool; change or clear the filter")]
-        return [Content.from_markup(with_keys(_WELCOME, self.app.keys))]
+    # The strip: pools one after the other, in as many lines as needed
+
+    def _strip_lines(self, width: int) -> list[list[tuple[int, Content]]]:
+        """Return index and text of the pools in each line of the strip."""
+        lines: list[list[tuple[int, Content]]] = []
+        room = 0
+        for index, pool in enumerate(self.rows):
+            item = Content.assemble(("▶" if index == self.cursor else " ", "$text-accent"), *self._strip_parts(pool))
+            if index == self.cursor and self.has_focus:
+                item = item.stylize(CURSOR_STYLE)
+            item += Content.styled(" ·" if pool is not self.rows[-1] else "", "$muted")
+            if item.cell_length > room:
+                lines.append([])
+                room = width
+            lines[-1].append((index, item))
+            room -= item.cell_length
+        return lines
+
+    def _strip_parts(self, pool: PoolView) -> Iterator[Part]:
+        mark, runs = state_style(pool.shown_state), [run for run in pool.runs.values() if run.state == "running"]
+        ended = max((run.ended_at or run.opened_at for run in pool.runs.values()), default=pool.created_at)
+        yield "◆" if pool.key in self.marked else " ", "$text-accent"
+        yield f"{pool.name} ", "bold"
+        ready = f"{pool.nodes_ready}/" if pool.nodes_ready != pool.node_count else ""
+        facts = f"{ready}{pool.node_count} {pool.provider}", utilization_text(pool, self._now), hourly(pool)
+        yield " ".join(filter(None, facts)), "$muted"
+        if pool.shown_state != "up":
+            yield f" {mark.text}", self._state_style(pool)
+        else:
+            yield (f" ● {count(len(runs), 'run')}", mark.style) if runs else (f" idle {age(self._now - ended)}", "")
+        yield from ((f" {text.rstrip()}", style) for text, style in self._news(pool))
+
+    def row_count(self, width: int) -> int:
+        return len(self._strip_lines(width)) if self.is_strip else super().row_count(width)
+
+    def required_range(self) -> range:
+        if not self.is_strip:
+            return super().required_range()
+        lines = self._strip_lines(self.size.width)
+        return next((range(at, at + 1) for at, line in enumerate(lines) if self.cursor in dict(line)), range(1))
+
+    def row(self, index: int, width: int) -> Content:
+        if not self.is_strip:
+            return super().row(index, width)
+        return Content.assemble(*(item for _, item in self._strip_lines(width)[index])).truncate(width, ellipsis=True)
+
+    def index_at(self, x: int, y: int) -> int | None:
+        if not self.is_strip:
+            return super().index_at(x, y)
+        line = dict(enumerate(self._strip_lines(self.size.width))).get(self.top + y, [])
+        ends = accumulate(item.cell_length for _, item in line)
+        return next((index for (index, _), end in zip(line, ends, strict=True) if x < end), None)
+
+    def action_sideways(self, steps: int) -> None:
+        self.action_step(steps)
+
+    # The table: a line per pool
 
     def columns(self, width: int) -> Sequence[tuple[str, int | None]]:
+        if self.is_strip:
+            return ()
         roomy = width >= _ROOMY
-        longest = max([len("POOL▲"), *(cell_len(pool.name) for pool in self._all)])
-        state = max([13, *(cell_len(state_style(pool.shown_state).text) for pool in self._all)])
+        longest = max([len("POOL"), *(cell_len(pool.name) for pool in self.rows)])
+        state = max([13, *(cell_len(state_style(pool.shown_state).text) for pool in self.rows)])
         # If not both fit, the column with the pool's name is kept, and the column with the last run is cut.
         name = max(min(longest, 12), min(longest, width - state - (53 if roomy else 45)))
         columns: list[tuple[str, int | None]] = [("pool", name), ("state", state), ("nodes", 7)]
-        columns += [("ranks", 6), ("provider", 9)] if roomy else []
-        columns += [("use", self._use_width)] if roomy and self._use_width else []
+        columns += [("ranks", 6), ("provider", 9), ("use", 10)] if roomy else []
         return [*columns, ("age", -10), ("$/h", -8) if self._costs else ("", 0), ("run", None)]
 
     def parts(self, row: PoolView, width: int) -> Iterator[Part]:
@@ -368,11 +374,10 @@ class PoolList(CursorList["PoolView"]):
         lived = duration(lasts) if has_running_timer(pool, now) else age(lasts)
         if pool.is_over:
             lived = "" if pool.ended_at is None else ago(now - pool.ended_at)
-        lit = f"{mark.style} {HIGHLIGHT_STYLE}" if pool.key in self._pulse.highlighted else mark.style
         nodes = f"{pool.node_count}" if pool.is_over else f"{pool.nodes_ready}/{pool.node_count}"
         cells = {
             "pool": (pool.name, "" if pool.is_over else "bold"),
-            "state": (mark.text, lit),
+            "state": (mark.text, self._state_style(pool)),
             "nodes": (nodes, "$muted" if pool.is_over else ""),
             "ranks": (f"{pool.node_count * pool.ranks_per_node:,}", ""),
             "provider": (pool.provider, "$muted"),
@@ -383,17 +388,25 @@ class PoolList(CursorList["PoolView"]):
         }
         yield "◆" if pool.key in self.marked else " ", "$text-accent"
         yield from self.cells(cells, width)
-        lease_left = pool.lease_left(now)
-        if lease_left is not None:  # the end of the lease comes first, because the end of the text may be cut off
-            yield f"ends in {time_left(lease_left)}  ", "$text-warning"
-        if node := next_preempted(pool.nodes):
-            style = "$text-error" if node.is_preempted else "$text-warning"
-            yield f"n{node.index} {preemption_text(node, now)}  ", style
+        yield from self._news(pool)
         if (run := pool.current_run()) is not None:
             run_state, remark = run_status(pool, run, now)
             run_mark = state_style(run_state)
             yield f"{run_mark.text} {run.function} {remark}".rstrip(), "$muted" if pool.is_over else run_mark.style
-        if lease_left is None and run is None and pool.detail:
+
+    def _state_style(self, pool: PoolView) -> str:
+        style = state_style(pool.shown_state).style
+        return f"{style} {HIGHLIGHT_STYLE}" if pool.key in self._pulse.highlighted else style
+
+    def _news(self, pool: PoolView) -> Iterator[Part]:
+        """Yield texts about the pool's end and its preempted nodes; without any run, the pool's last message."""
+        lease_left = pool.lease_left(self._now)
+        if lease_left is not None:  # the end of the lease comes first, because the end of the text may be cut off
+            yield f"ends in {time_left(lease_left)}  ", "$text-warning"
+        if node := next_preempted(pool.nodes):
+            style = "$text-error" if node.is_preempted else "$text-warning"
+            yield f"n{node.index} {preemption_text(node, self._now)}  ", style
+        if lease_left is None and not pool.runs and pool.detail:
             # Omit the pool's name from the message, because the row already shows the name.
             yield clip(one_line(format_detail(pool)).removeprefix(f"pool {pool.name} "), 160), "$muted"
 
@@ -415,10 +428,8 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         super().__init__(self.pool_list)
         self._words: tuple[str, ...] = ()
         self._run_count = 0  # number of known runs; the table leaves out runs that do not match the filter
-        self._shows_ended = False  # whether ended pools are listed; without runs, they are always listed
+        self._shows_all = False  # whether to show the table of all pools instead of the strip of live pools
         self._runs_state: object = None  # value of ``state`` in :meth:`_show_runs` when the table was last filled
-        # sum of all pools' versions, and number of failed runs, when failures were last counted
-        self._versions = self._failed = 0
         self._preview: PoolPreview | None = None
         self._charts: MetricsPane | None = None  # charts of the run in the preview
         self._starts: Panel | None = None  # list of scripts and examples; None as soon as there are runs or pools
@@ -466,13 +477,14 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         self._read_recent_if_due(pools)
         self._show_runs(pools, now)
         has_runs = self._run_count > 0
-        shown = [pool for pool in pools if not pool.is_over] if has_runs and not self._shows_ended else pools
-        self.pool_list.filter_words = () if has_runs else self._words
+        shown = [pool for pool in pools if not pool.is_over] if has_runs and not self._shows_all else pools
+        self.pool_list.is_strip = has_runs and not self._shows_all
         self.pool_list.update(shown, note, now)
         strip = self.query_one("#pools", Panel)
         has_starts = self._starts is not None and self._starts.is_attached
         strip.display = bool(shown) or not (has_runs or has_starts)
-        low = min(len(shown), _STRIP) + _HEAD if has_runs and not self._shows_ended else 0
+        width = self.pool_list.size.width or self.size.width
+        low = min(self.pool_list.row_count(width), _STRIP) + 2 if self.pool_list.is_strip else 0
         strip.styles.height = low or "1fr"
         self._show_starts(is_empty=not (has_runs or pools or note))
         if app.last_pool:
@@ -485,7 +497,6 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         self._follow_run()
         free = self.size.height - self._run_count - _HEAD - low * strip.display
         self._show_preview(self.chosen_pool, now, free if low else 0)
-        self._count_failures(pools)
         super().tick(now)
 
     @property
@@ -620,12 +631,17 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         self._measure(chosen)
 
     def _read_recent_if_due(self, pools: Sequence[PoolView]) -> None:
-        """Read the ledger after a run has started or ended."""
-        token = len(pools), [(run.id, run_status(pool, run)[0]) for pool in pools for run in list(pool.runs.values())]
+        """Read the ledger after a run has started or ended, or a pool has failed to start."""
+        token = (
+            [(pool.key, bool(pool.start_error)) for pool in pools],
+            [(run.id, run_status(pool, run)[0]) for pool in pools for run in list(pool.runs.values())],
+        )
         due = self._recent_read_at is None or time.monotonic() - self._recent_read_at > READ_INTERVAL
         if due and token != self._recent_token and self.app.session is not None:
             self._recent_token, self._recent_read_at = token, math.inf
             self._read_recent(self.app.session)
+            self.app.count_failures()
+            self.set_timer(LEDGER_SECONDS, self.app.count_failures)
 
     @work(group="recent")
     async def _read_recent(self, session: Session) -> None:
@@ -658,15 +674,14 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         chosen, pools, has_session = self.chosen_pool, self.app.pools(), self.app.session is not None
         is_live = chosen is not None and chosen.is_live
-        is_marking = self.listed is self.pool_list and bool(pools)
         return {
             "open": self._start_list_has_focus or self.listed.chosen is not None,
             "demo": self._starts is not None,
             "launch_again": self.chosen_run is not None and has_session,
             "down": bool(self._teardown_pools),
-            "find": bool(self._run_count or pools),
-            "ended": self._run_count > 0 and any(pool.is_over for pool in pools),
-            **dict.fromkeys(("mark", "turn"), is_marking),
+            "find": self._run_count > 0,
+            "all": self._run_count > 0 and bool(pools),
+            "mark": self.listed is self.pool_list and bool(pools),
             **dict.fromkeys(("launch_here", "dashboard"), is_live),
             **dict.fromkeys(("new", "leftovers", "history", "hosts", "failures"), has_session),
         }.get(action, True)
@@ -689,9 +704,9 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         if (row := self.chosen_run) is not None:
             self.app.launch_again(row.past.key, row.past.run)
 
-    def action_ended(self) -> None:
-        """Show or hide the pools that have ended."""
-        self._shows_ended = not self._shows_ended
+    def action_all(self) -> None:
+        """Switch between the strip of live pools and the table of all pools."""
+        self._shows_all = not self._shows_all
         self.tick(self.app.clock())
 
     def action_new(self) -> None:
@@ -714,7 +729,6 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self._words = tuple(event.value.split())
-        self.pool_list.set_filter(() if self._run_count else self._words)
         self.tick(self.app.clock())
 
     def action_back(self) -> None:
@@ -724,18 +738,6 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
 
     def action_leftovers(self) -> None:
         self.app.show_leftovers()
-
-    def _count_failures(self, pools: list[PoolView]) -> None:
-        """Count undismissed failures after a run of any pool has failed."""
-        if (versions := sum(pool.version for pool in pools)) == self._versions:
-            return
-        self._versions = versions
-        failed = sum(run.state in ("failed", "lost") for pool in pools for run in pool.runs.values())
-        failed += sum(bool(pool.start_error) for pool in pools)
-        if failed != self._failed:
-            self._failed = failed
-            self.app.count_failures()
-            self.set_timer(LEDGER_SECONDS, self.app.count_failures)
 
     def action_failures(self) -> None:
         self.app.show_history(inbox=True)
@@ -753,9 +755,9 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         return "launch" if action.call == "open" and self._start_list_has_focus else action.label
 
     def is_hint_worthy(self, action: Action) -> bool:
-        left, has_several = self.app.leftovers, len(self.app.pools()) > 1 or self._run_count > 0
-        worthy = {"leftovers": bool(left and left.removable), "failures": self.app.failures > 0}
-        return (worthy | {"find": has_several, "mark": has_several}).get(action.call, True)
+        left, has_several = self.app.leftovers, len(self.app.pools()) > 1
+        worthy = {"leftovers": bool(left and left.removable), "failures": self.app.failures > 0, "mark": has_several}
+        return worthy.get(action.call, True)
 
     def action_refresh(self) -> None:
         self.app.refresh_pools()

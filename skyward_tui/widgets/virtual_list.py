@@ -253,12 +253,16 @@ class CursorList(VirtualList[Row]):
         self.cursor = next((at for at, each in enumerate(self.rows) if self.row_id(each) == row), self.cursor)
         self.refresh()
 
+    def index_at(self, x: int, y: int) -> int | None:
+        """Return the index of the row at a position; None if there is none."""
+        index = self.top + y - len(self.head(self.size.width))
+        return index if self.top <= index < len(self.rows) else None
+
     async def on_click(self, event: events.Click) -> None:
         """Select the clicked row. A second click on a row opens it."""
-        line = event.y - len(self.head(self.size.width))
-        if line < 0 or self.top + line >= len(self.rows):
+        if (index := self.index_at(event.x, event.y)) is None:
             return
-        self.action_step(self.top + line - self.cursor)
+        self.action_step(index - self.cursor)
         if event.chain == 2 and not await self.app.run_action("open", self):
             await self.app.run_action("open", self.screen)
 

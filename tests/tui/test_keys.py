@@ -113,7 +113,7 @@ async def test_conflicting_keys_are_reported_and_defaults_stay_in_effect(app: Sk
     set_own('[keys]\n"run.merge" = "f"\n"run.nothing" = "x"\n"pools.new" = "N"\n')
     async with running_app(app, (160, 24), until="keys.run.merge: f is already bound to run.follow") as pilot:
         assert "keys.run.nothing: unknown action" in screen_text(app)
-        assert "Press N to launch a script" in screen_text(app)
+        await until(pilot, "Press N to launch a script")
         assert app.keys == {"pools.new": "N"}
         await pilot.press("n")
         assert app.screen is app.screen_stack[0]

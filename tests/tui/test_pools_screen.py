@@ -311,36 +311,46 @@ def listed(app: SkywardApp) -> list[str]:
 
 async def test_column_headings_fit_although_names_are_short(app: SkywardApp, session: FakeSession) -> None:
     session.pool("a")
-    async with running_app(app, SIZE, until="▶ a") as pilot:
-        for keys in ([], ["right"]):
-            await pilot.press(*keys)
-            heading, row, *_ = [line for line in screen_text(app).splitlines() if "STATE" in line or "▶ a" in line]
-            assert "POOL▲ STATE" in heading or ("POOL  STATE" in heading and not keys)
-            assert row.index("● up") == heading.index("STATE")
+    async with running_app(app, SIZE, until="▶ a"):
+        heading, row, *_ = [line for line in screen_text(app).splitlines() if "STATE" in line or "▶ a" in line]
+        assert "POOL STATE" in heading and row.index("● up") == heading.index("STATE")
 
 
-async def test_pools_are_sorted_and_filtered(app: SkywardApp, session: FakeSession) -> None:
-    session.pool("old", 2, age=9000.0)
-    session.pool("dear", 1, price=9.0, provider="aws")
-    session.pool("wide", 8)
-    async with running_app(app, SIZE, until="▶ wide") as pilot:
-        assert listed(app) == ["wide", "dear", "old"]
-        await press(pilot, "right", until="POOL▲")
-        assert listed(app) == ["dear", "old", "wide"] and "▶ wide" in screen_text(app)
-        await press(pilot, "R", until="POOL▼")
-        assert listed(app) == ["wide", "old", "dear"]
-        await press(pilot, "right", "right", until="NODES▼")
-        assert listed(app) == ["wide", "old", "dear"]
-        await press(pilot, "right", "right", "right", "right", until="AGE▲")
-        assert listed(app)[-1] == "old"
-        await press(pilot, "right", until="$/H▼")
-        assert listed(app)[0] == "dear"
-        await press(pilot, "slash", *"AWS", until=lambda: listed(app) == ["dear"])
-        await press(pilot, *"x", "enter", until="no matching pool")
-        assert "with: AWSx" in screen_text(app)
-        await pilot.press("enter", "X")
-        assert isinstance(app.screen, PoolsScreen)
-        await press(pilot, "escape", until=lambda: len(listed(app)) == 3)
+def strip_lines(app: SkywardApp) -> list[str]:
+    region = app.screen.query_one("#list").content_region
+    return [line[region.x : region.right].rstrip() for line in screen_text(app).splitlines()[region.y : region.bottom]]
+
+
+async def test_live_pools_are_a_strip_below_the_runs(app: SkywardApp, session: FakeSession) -> None:
+    chatty = session.pool("chatty", 4, age=7200.0)
+    session.end_run(chatty, session.open_run(chatty))
+    grid = session.pool("grid", 8, price=4.1, provider="ssh")
+    session.open_run(grid), session.open_run(grid)
+    session.pool("over", state="gone")
+    session.now += 571
+    async with running_app(app, (120, 40), until="● 2 runs") as pilot:
+        assert strip_lines(app) == ["▶ grid 8 ssh $4.10/h ● 2 runs ·  chatty 4 local idle 9m"]
+        await press(pilot, "tab", "right", until="▶ chatty")
+        assert isinstance(app.screen, PoolsScreen) and app.screen.command_fields()["pool"] == "chatty"
+        await press(pilot, "left", "space", until="◆grid")
+        region = app.screen.query_one("#list").content_region
+        await pilot.click(offset=(region.x + 40, region.y))
+        await until(pilot, "▶ chatty")
+        await press(pilot, "X", until="Tear down grid?")
+        await press(pilot, "escape", "p", until="NODES")
+        assert set(listed(app)) == {"grid", "chatty", "over"}
+        await press(pilot, "p", "enter", until="pools › chatty")
+
+
+async def test_long_strip_of_pools_scrolls(app: SkywardApp, session: FakeSession) -> None:
+    for number in range(9):
+        session.pool(f"pool-number-{number}", age=90.0 + number)
+    session.past = [past_run(1)]
+    async with running_app(app, (90, 24), until="pool-number-1") as pilot:
+        await pilot.press("tab")
+        assert len(strip_lines(app)) == 3 and strip_lines(app)[0].startswith("▶ ") and len(listed(app)) == 9
+        await press(pilot, *["down"] * 8, until=lambda: strip_lines(app)[-1].strip().startswith("▶"))
+        assert all(line.count("pool-number") == 2 or line == strip_lines(app)[-1] for line in strip_lines(app))
 
 
 async def test_marked_pools_are_torn_down_together(app: SkywardApp, session: FakeSession) -> None:
@@ -364,7 +374,6 @@ async def test_pool_preview_shows_utilization_and_cost(app: SkywardApp, session:
     async with running_app(app, (160, 48), until="▶ dear") as pilot:
         await until(pilot, lambda: session.measured == ["dear.0"])
         await press(pilot, "tab", until="$9.00/h, $9.00 spent")
-        assert "USE" not in screen_text(app)
         view.machines, idle.machines = MachineMetrics(), MachineMetrics()
         for node in range(2):
             gpus = [{"util": 90 + node}, {"util": 98}]
@@ -373,8 +382,7 @@ async def test_pool_preview_shows_utilization_and_cost(app: SkywardApp, session:
         idle.machines.feed(0, json.dumps({"at": session.now, "node": {"cpu": 7}}).encode())
         session.now += 1
         await until(pilot, lambda: "4 × 94 %" in screen_text(app) and "cpu 7 %" in screen_text(app))
-        await press(pilot, "right", "right", "right", "right", "right", "right", until="USE▼")
-        assert listed(app) == ["dear", "idle"]
+        await press(pilot, "p", until="USE")
 
 
 def runs(app: SkywardApp) -> list[str]:

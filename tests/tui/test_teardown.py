@@ -208,7 +208,7 @@ async def test_receipt_with_retained_files_snapshot(app: SkywardApp, session: Fa
             pilot, lambda: app.focused is not None and str(app.screen.query_one("#cancel", Button).label) == "Close"
         )
         await until(pilot, "✓ p: created 2, verified gone 2")
-        await until(pilot, "▶ p     ◍ stopping")  # the list below, too
+        await until(pilot, "▶ p    ◍ stopping")  # the list below, too
         snap(app, "torn-down-files-80x24")
 
 
