@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
@@ -40,6 +41,7 @@ from skyward_tui.text.state_styles import state_style
 from skyward_tui.text.teardown_and_leftovers import leftovers_amount
 from skyward_tui.text.text_width_tables_and_ascii import clip, one_line
 from skyward_tui.ui.actions import Action, bindings, first_key, with_keys
+from skyward_tui.ui.saved_state import MAX_CHARACTERS
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
 from skyward_tui.ui.time_refresh_rules import has_running_timer, refresh_token
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from skyward_tui.app import SkywardApp
     from skyward_tui.launch_form.form import Form
     from skyward_tui.panels.rank_metrics import MetricsPane
+    from skyward_tui.ui.saved_state import ScreenState
     from skyward_tui.widgets.selected_pool_preview import PoolPreview
 
 
@@ -79,7 +82,10 @@ _MOST_RUNS = 500  # maximum number of past runs in the table; the history screen
 READ_INTERVAL = 2.0  # seconds; minimum interval between two reads of the ledger
 LEDGER_SECONDS = 1.0  # seconds after the end of a run until the ledger is sure to contain the end
 _NARROW, _ROOMY, _FULL = 70, 96, 110  # cells; narrower lists leave out some columns
+MAX_CACHED, MAX_CACHED_CELLS = 40, 80  # maximum number of rows and maximum cells per text in the saved state
+FRESH_SECONDS = 5.0  # seconds after which a row that the ledger has not confirmed shows its age
 _OWN = "own:"  # prefix of the IDs of the columns that the user has chosen
+METRIC_CELLS = 30  # maximum cells of the column "metric"
 _LEAST_BAR, _SPARK = 4, 12  # minimum cells of a progress bar; maximum cells of a metric's sparkline
 _BESIDE = 120  # cells; a screen at least this wide can show the preview of the selected run beside the lists
 _BELOW, _BELOW_WIDE = 11, 20  # minimum rows below the lists for the preview; the latter if it can be beside the lists
@@ -89,12 +95,83 @@ _WELCOME = """
 """
 
 
+class CachedRun(NamedTuple):
+    """Row of the table of runs as it was last shown. It is painted at the start of the app until the ledger is read.
+
+    Attributes:
+        words: Arguments of the run.
+        progress, metric: Texts of these cells.
+        seen_at: Unix time at which the row was last shown.
+    """
+
+    key: str
+    run: str
+    pool: str
+    script: str
+    function: str
+    words: str
+    state: str
+    error: str
+    progress: str
+    metric: str
+    opened_at: float
+    seen_at: float
+    ended_at: float | None
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        return (self.words,)
+
+    def unmatched_words(self, words: Iterable[str]) -> tuple[str, ...]:
+        text = "\n".join(self[:8]).casefold()
+        return tuple(word for word in words if word not in text)
+
+    def dated_progress(self, now: float) -> str:
+        """Return the progress, after its age if it may have changed since, such as ``4m ago · 34 %``."""
+        is_old = self.ended_at is None and now - self.seen_at >= FRESH_SECONDS
+        return " · ".join(filter(None, (f"{age(now - self.seen_at)} ago" if is_old else "", self.progress)))
+
+
+_CACHED_TYPES = (*[str] * 10, float, float, float | None)
+
+
+def load_cached_runs(text: object) -> list[CachedRun]:
+    """Return the rows in the saved state, without invalid ones, because the ledger soon replaces them in any case."""
+    try:
+        rows = [CachedRun(*row) for row in json.loads(str(text), parse_constant=str)]
+    except (ValueError, TypeError, RecursionError):
+        return []
+    return [row for row in rows if all(map(isinstance, row, _CACHED_TYPES))]
+
+
+def cache_text(rows: Sequence[HomeRun], now: float) -> str:
+    """Return the first rows as a text for the saved state, whose size is limited."""
+    cached = [row.to_cached(now) for row in rows[:MAX_CACHED]]
+    while len(json.dumps(text := json.dumps(cached))) > MAX_CHARACTERS // 2:
+        cached.pop()
+    return text
+
+
 class HomeRun(NamedTuple):
     """Recorded run as a row of the table of runs. If its pool is live, the row also has the live pool and run views."""
 
-    past: PastRun
+    past: PastRun | CachedRun
     pool: PoolView | None = None
     run: RunView | None = None
+
+    def to_cached(self, now: float) -> CachedRun:
+        """Return the row as it is shown now."""
+        past, (state, remark) = self.past, self.status(now)
+        if isinstance(past, CachedRun) and self.run is None:
+            return past
+        texts = past.pool, past.script, past.function, " ".join(past.arguments), state, past.error
+        cells = _progress_text(self, state, remark, 0, now), _metric_text(self, METRIC_CELLS)
+        pool, script, function, words, state, error, progress, metric = (
+            clip(one_line(text), MAX_CACHED_CELLS) for text in (*texts, *cells)
+        )
+        ended_at = past.ended_at if self.run is None else self.run.ended_at
+        times = past.opened_at, now, ended_at
+        return CachedRun(past.key, past.run, pool, script, function, words, state, error, progress, metric, *times)
 
     def status(self, now: float) -> tuple[str, str]:
         """Return the run's present state, and a remark such as its progress."""
@@ -103,7 +180,7 @@ class HomeRun(NamedTuple):
         return run_status(self.pool, self.run, now)
 
 
-def home_runs(pools: Sequence[PoolView], past: Sequence[PastRun], now: float) -> list[HomeRun]:
+def home_runs(pools: Sequence[PoolView], past: Sequence[PastRun | CachedRun], now: float) -> list[HomeRun]:
     """Return all known runs: running ones, then queued ones, then the others, each newest first."""
     views = {(pool.key, run.id): (pool, run) for pool in pools for run in reversed(list(pool.runs.values()))}
     rows = [HomeRun(each, *views.pop((each.key, each.run), (None, None))) for each in past]
@@ -164,7 +241,13 @@ class RunTable(CursorList[HomeRun]):
         self.TITLES = {**RunTable.TITLES, **{column: sanitize_line(column.removeprefix(_OWN)) for column in own}}
         columns |= own
         room = width - self.MARGIN - sum(abs(cells) + 1 for cells in columns.values())
-        for name, most in (("arguments", 14), ("progress", 16), ("metric", 20), ("arguments", 24), ("metric", 30)):
+        for name, most in (
+            ("arguments", 14),
+            ("progress", 16),
+            ("metric", 20),
+            ("arguments", 24),
+            ("metric", METRIC_CELLS),
+        ):
             more = max(0, min(room, most - columns.get(name, most)))
             if more:
                 columns[name] += more
@@ -176,6 +259,8 @@ class RunTable(CursorList[HomeRun]):
         past, now, columns = row.past, self._now, dict(self.columns(width))
         state, remark = row.status(now)
         mark, ended_at = state_style(state), past.ended_at if row.run is None else row.run.ended_at
+        if row.run is None and isinstance(past, CachedRun) and ended_at is None:
+            ended_at = past.seen_at
         error = one_line(past.error)
         if error:  # the text of an error occupies the columns "progress" and "metric"
             columns["progress"] = (columns["progress"] or 0) + (columns.pop("metric", None) or -1) + 1
@@ -196,6 +281,8 @@ class RunTable(CursorList[HomeRun]):
 
 
 def _progress_text(row: HomeRun, state: str, remark: str, width: int, now: float) -> str:
+    if row.run is None and isinstance(row.past, CachedRun):
+        return row.past.dated_progress(now)
     if row.pool is None or row.run is None or state not in ("running", "queued", "restarting"):
         return ""
     if state == "queued":
@@ -217,6 +304,8 @@ def _own_text(row: HomeRun, name: str) -> str:
     """Return the text for a column that the user has added by name: the run's value of the metric of this name, else
     the argument's value, else "".
     """
+    if isinstance(row.past, CachedRun):
+        return ""
     last = None if row.pool is None or row.run is None else row.pool.metrics.run_value(row.run.id, name)
     last = row.past.metrics[name].last if last is None and name in row.past.metrics else last
     return one_line(row.past.named_arguments().get(name, "")) if last is None else number(last)
@@ -238,6 +327,8 @@ def _metric_text(row: HomeRun, width: int) -> str:
         text = metric_text(name, last)
         room = min(_SPARK, width - len(text) - 1)
         return text if room < _LEAST_BAR else f"{text} {spark(list(zip(*trace, strict=True)), room)}".rstrip()
+    if isinstance(row.past, CachedRun):
+        return row.past.metric
     if not (name := main_metric(row.past.metrics)):
         return ""
     found = row.past.metrics[name]
@@ -427,7 +518,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         self.pool_list, self.run_table = PoolList(), RunTable()
         super().__init__(self.pool_list)
         self._words: tuple[str, ...] = ()
-        self._run_count = 0  # number of known runs; the table leaves out runs that do not match the filter
+        self._rows: Sequence[HomeRun] = ()  # all known runs; the table leaves out runs that do not match the filter
         self._shows_all = False  # whether to show the table of all pools instead of the strip of live pools
         self._runs_state: object = None  # value of ``state`` in :meth:`_show_runs` when the table was last filled
         self._preview: PoolPreview | None = None
@@ -436,15 +527,22 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         # keys of the pools for which this screen has started the sampling of machine metrics
         self._measured_pools: set[str] = set()
         self._cost_today = self._cost_read_at = 0.0  # cost of all pools since midnight, as last read from the ledger
-        self._recent: Sequence[PastRun] = ()
+        self._recent: Sequence[PastRun | CachedRun] = ()
         self._recent_read_at: float | None = None
         self._recent_token: object = None  # value that identified the list of known runs at the last read of the ledger
 
     def body(self) -> ComposeResult:
+        if not self.app.REPLAYS:
+            self._recent = load_cached_runs(self.app.saved_screen_state(self.SCOPE).get("runs", "[]"))
         runs = Panel(self.run_table, id="runs", title="runs")
         runs.display = False  # the table stays hidden until the first run appears
         yield Horizontal(Vertical(runs, Panel(self.pool_list, id="pools", title="pools"), id="left"), id="sides")
         yield self.words_line()
+
+    def saved_state(self) -> ScreenState:
+        if self.app.REPLAYS or self._recent_read_at in (None, math.inf):
+            return {}
+        return {"runs": cache_text(self._rows, self.app.clock())}
 
     def time_token(self, now: float) -> object:
         return self.app.failures, refresh_token(self.app.pools(), now)
@@ -472,11 +570,15 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
             status.append(Content.styled(f"{len(marked):,} marked", "$text-warning"))
         if self._words:
             status.append(Content.styled(f"with: {' '.join(self._words)}", "$text-warning"))
-        self.query_one(Breadcrumbs).update_trail(["pools"], status)
         note = f"✗ {app.session_error}" if app.session_error else "" if app.session else "loading runs and pools …"
+        if app.session_error:
+            self._recent = ()
         self._read_recent_if_due(pools)
         self._show_runs(pools, now)
-        has_runs = self._run_count > 0
+        has_runs = bool(self._rows)
+        self.query_one(Breadcrumbs).update_trail(
+            ["pools"], [*status, Content.styled(note, "$muted")] if has_runs and note else status
+        )
         shown = [pool for pool in pools if not pool.is_over] if has_runs and not self._shows_all else pools
         self.pool_list.is_strip = has_runs and not self._shows_all
         self.pool_list.update(shown, note, now)
@@ -495,7 +597,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
                 self.run_table.select(next((each for each in ids if each[0] == app.last_pool), ""))
             app.last_pool = app.last_run = ""
         self._follow_run()
-        free = self.size.height - self._run_count - _HEAD - low * strip.display
+        free = self.size.height - len(self._rows) - _HEAD - low * strip.display
         self._show_preview(self.chosen_pool, now, free if low else 0)
         super().tick(now)
 
@@ -537,7 +639,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         rows = home_runs(pools, self._recent, now)
         folded = [word.casefold() for word in self._words]
         self.run_table.update([row for row in rows if not row.past.unmatched_words(folded)] if folded else rows, now)
-        had_runs, self._run_count = self._run_count > 0, len(rows)
+        had_runs, self._rows = bool(self._rows), rows
         if bool(rows) != had_runs:
             self.query_one("#runs").display = bool(rows)
             if self.focused in (None, self.listed) or self._start_list_has_focus:
@@ -608,7 +710,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         """
         is_wide = self.size.width >= _BESIDE
         is_below = chosen is not None and free >= (_BELOW_WIDE if is_wide else _BELOW)
-        self.query_one("#runs").styles.height = self._run_count + _HEAD if is_below else "1fr"
+        self.query_one("#runs").styles.height = len(self._rows) + _HEAD if is_below else "1fr"
         self.set_class(is_below, "-below")
         self.set_class(is_below or (chosen is not None and is_wide), "-preview")
         if chosen is None or not self.has_class("-preview"):
@@ -675,12 +777,12 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         chosen, pools, has_session = self.chosen_pool, self.app.pools(), self.app.session is not None
         is_live = chosen is not None and chosen.is_live
         return {
-            "open": self._start_list_has_focus or self.listed.chosen is not None,
+            "open": self._start_list_has_focus or (has_session and self.listed.chosen is not None),
             "demo": self._starts is not None,
             "launch_again": self.chosen_run is not None and has_session,
             "down": bool(self._teardown_pools),
-            "find": self._run_count > 0,
-            "all": self._run_count > 0 and bool(pools),
+            "find": bool(self._rows),
+            "all": bool(self._rows and pools),
             "mark": self.listed is self.pool_list and bool(pools),
             **dict.fromkeys(("launch_here", "dashboard"), is_live),
             **dict.fromkeys(("new", "leftovers", "history", "hosts", "failures"), has_session),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Awaitable
 from concurrent.futures import Future
 from typing import Any
@@ -24,9 +25,18 @@ from skyward_core.views.pool_view import PoolView
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.confirmations import QuitScreen, TeardownScreen
 from skyward_tui.dialogs.help_and_focus_jump import HelpScreen
-from skyward_tui.screens.home_runs_and_pools import PoolList, PoolsScreen, RunTable
+from skyward_tui.screens.home_runs_and_pools import (
+    MAX_CACHED,
+    HomeRun,
+    PoolList,
+    PoolsScreen,
+    RunTable,
+    cache_text,
+    load_cached_runs,
+)
 from skyward_tui.screens.launch_sidebar import StartList
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.ui.saved_state import MAX_CHARACTERS
 from skyward_tui.widgets.selected_pool_preview import PoolPreview
 from tests.support.app_driver import Size, press, running_app, screen_text, until
 from tests.support.fake_session import NOW, FakeSession, failed_run, logged
@@ -693,3 +703,45 @@ async def test_progress_of_a_run_without_a_total_is_its_step(app: SkywardApp, se
         table = app.screen.query_one(RunTable)
         shown = "".join(text for text, _ in table.parts(table.rows[0], 110))
         assert "step 86" in shown and "0/4" not in shown
+
+
+async def test_last_known_runs_are_in_the_first_paint_with_their_age(session: FakeSession) -> None:
+    opened, answered = threading.Event(), threading.Event()
+    view, run = session.pool_with_run("llama-ft", 2)
+    logged(view, run, session, ranks=2, steps=30)
+    session.past = [past_run(2, state="failed", error="r3 OSError: disk full")]
+    app = SkywardApp(lambda: session, clock=lambda: session.now)
+    async with running_app(app, (160, 48), until="disk full") as pilot:
+        await press(pilot, "ctrl+q", until=lambda: "keep" in screen_text(app).lower())
+        app._quit_as("keep")
+        await until(pilot, lambda: not app.is_running)
+
+    def open_late() -> FakeSession:
+        opened.set()
+        assert answered.wait(60)
+        return session
+
+    session.now += 245
+    app = SkywardApp(open_late, clock=lambda: session.now)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, opened.is_set)
+        active, ended = (line for line in screen_text(app).splitlines() if " lr=" in line or "train " in line)
+        assert "● running" in active and "4m ago" in active and "loss" in active and "llama-ft" in active
+        assert "✗ failed" in ended and "r3 OSError: disk full" in ended and "ago" not in ended.split("full")[1][:9]
+        await pilot.press("enter")  # typed ahead: opens the run as soon as the session is open
+        assert isinstance(app.screen, PoolsScreen)
+        answered.set()
+        await until(pilot, lambda: isinstance(app.screen, RunScreen))
+        assert "4m ago" not in screen_text(app)
+
+
+@pytest.mark.parametrize("saved", ["", "[", '[["key"]]', "{}", "[[" + "0," * 12 + "0]]", "[" * 9999])
+def test_invalid_cached_runs_are_left_out(saved: str) -> None:
+    assert load_cached_runs(saved) == []
+
+
+def test_cached_runs_fit_into_the_saved_state() -> None:
+    rows = [HomeRun(past_run(1, run=f"{number}", error="ü" * 999, script="ü" * 99)) for number in range(99)]
+    text = cache_text(rows, NOW)
+    assert 9 < len(load_cached_runs(text)) <= MAX_CACHED and len(text) < MAX_CHARACTERS
+    assert load_cached_runs(text)[0].run == "0"
