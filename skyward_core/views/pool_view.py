@@ -521,7 +521,10 @@ def _(event: events.NodeLink, view: PoolView) -> None:
 
 @_apply.register(events.NodeSilence)
 def _(event: events.NodeSilence, view: PoolView) -> None:
-    """Ignore reports about a silent node: screens show notes and errors, and only the journal needs the numbers."""
+    node, witnesses = view.nodes[event.node], (f"{name} {age:.1f} s ago" for name, age in event.silences.items())
+    text = f"{event.state}, last sign of life: {', '.join(witnesses)}"
+    shown = events.NodePhase(pool=event.pool, node=event.node, phase=node.phase, detail=text, at=event.at)
+    node.details = _add_detail(node.details, shown)
 
 
 @_apply.register(events.RunOpened)

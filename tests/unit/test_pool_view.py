@@ -145,6 +145,19 @@ def test_phase_details_of_a_node_view_are_bounded() -> None:
     assert len(view.nodes[0].details) == MAX_NODE_DETAILS and view.nodes[0].details[-1][2].isprintable()
 
 
+def test_details_of_a_node_name_the_witnesses_of_its_silence() -> None:
+    view = view_of(OPENED)
+    for at, state, silences in (
+        (9.0, "suspected", {"client": 2.5, "node 0\x1b[2J": 2.14}),
+        (11.0, "lost", {"client": 4.5}),
+    ):
+        apply(view, ev.NodeSilence(pool="p", at=at, node=1, state=state, silences=silences))  # type: ignore[arg-type]
+    assert [(at, text) for at, _, text in view.nodes[1].details] == [
+        (9.0, "suspected, last sign of life: client 2.5 s ago, node 0 2.1 s ago"),
+        (11.0, "lost, last sign of life: client 4.5 s ago"),
+    ]
+
+
 def test_run_view_follows_events_to_the_end() -> None:
     view = view_of(*STORY[:13])
     run = view.runs["r1"]
