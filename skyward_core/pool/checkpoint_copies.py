@@ -41,6 +41,7 @@ from skyward_core.pool.output_files import (
     find_checkpoints,
     make_folders,
 )
+from skyward_core.pool.silent_and_missing_nodes import is_own_address
 from skyward_core.store.ledger_rows import PoolRow
 from skyward_core.util.content_hash import NAME_LENGTH, hash_bytes
 from skyward_core.views import events
@@ -159,7 +160,8 @@ class CheckpointCopies:
         content = frozenset((file.path, file.changed_at) for each in latest for file in each.files)
         if not content or self._saved.get(run) == content:
             return
-        place = "this client"
+        is_here = all(is_own_address(link.welcome["address"]) for link in self._context.present_links)
+        place = events.THIS_MACHINE if is_here else "this client"
         try:
             if self._store is not None:
                 options = self._context.options

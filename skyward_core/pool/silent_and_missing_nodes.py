@@ -353,7 +353,7 @@ class SilenceWatch:
             now, name = link.loop.time(), f"node {link.node}"
             if (age := self._report_age(link)) < math.inf:
                 seen = {int(node): silence for node, silence in self._reports[link][1]["silences"].items()}
-                place = "client" if _is_own_address(link.welcome["address"]) else name
+                place = "client" if is_own_address(link.welcome["address"]) else name
                 found.append(Witness(name, place, seen, link.node, age))
             failed_at, epoch = self._failed_collectives.get(link, (0.0, 0))
             silent = [node for node, silence in silences.items() if silence >= SUSPECT_SECONDS]
@@ -363,7 +363,7 @@ class SilenceWatch:
         return found
 
 
-def _is_own_address(address: str) -> bool:
+def is_own_address(address: str) -> bool:
     """Check whether an IP address belongs to this machine."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as sock:

@@ -303,15 +303,18 @@ class OutputFetched(Event):
     error: str = ""
 
 
+THIS_MACHINE = "this machine"  # place of a copy on the client if all nodes are on the client's machine
+
+
 @value(kw_only=True)
 class CheckpointSaved(Event):
-    """Event: a newer complete checkpoint of a run was copied to another machine or store.
+    """Event: a newer complete checkpoint of a run was copied to the client, or to a store.
 
     Attributes:
         name: Path of the checkpoint below the ranks' working folder.
         size: Size in bytes.
         saved_at: Unix time at which the ranks saved it.
-        place: Place of the copy.
+        place: Place of the copy: "this client", ``THIS_MACHINE``, or the URL of the store.
     """
 
     run: str

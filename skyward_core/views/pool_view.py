@@ -141,8 +141,10 @@ class RunView(Value):
     job: str = ""  # id of the job that contains the run as a step, or ""
     more: bool = False  # whether the job continues with another step
     ended_attempts: tuple[events.AttemptEnded, ...] = ()  # ends of the run's failed attempts, oldest first
-    # Unix time at which the ranks saved the newest checkpoint that was copied completely
+    # Unix times at which the ranks saved the newest checkpoint that was copied completely: anywhere, and to another
+    # machine or store
     checkpoint_at: float | None = None
+    elsewhere_at: float | None = None
     version: int = 0
 
     def __post_init__(self) -> None:
@@ -360,6 +362,13 @@ class PoolView(Value):
         if self.ends_at is None or not self.is_live or any(run.state == "running" for run in self.runs.values()):
             return None
         return max(0.0, self.ends_at - now)
+
+    def safe_until(self, run: RunView) -> float | None:
+        """Return the Unix time until which the work of an active run is safe on another machine or in a store; None if
+        the pool copies no checkpoints."""
+        options = self.spec.get("options", {})
+        copies = options.get("on_loss") == "restart" and (self.provider != "local" or options.get("checkpoint_store"))
+        return run.elsewhere_at or (run.opened_at if copies else None)
 
     def spent(self, now: float) -> float:
         """Return the US dollars spent until a Unix time, or until the end."""
@@ -677,6 +686,8 @@ def _(event: events.OutputFetched, view: PoolView) -> None:
 def _(event: events.CheckpointSaved, view: PoolView) -> None:
     if (run := view.runs.get(event.run)) is not None:
         run.checkpoint_at = max(event.saved_at, run.checkpoint_at or 0.0)
+        if event.place != events.THIS_MACHINE:
+            run.elsewhere_at = max(event.saved_at, run.elsewhere_at or 0.0)
         run.version += 1
 
 

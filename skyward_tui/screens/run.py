@@ -73,8 +73,8 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
         if run.attempt > 1 and run_state != "restarting":
             nodes = f" on {len(run.nodes)} of {count(len(pool.nodes), 'node')}" if run.nodes else ""
             parts.append(Content.styled(f"attempt {run.attempt}{nodes}", "$text-warning"))
-        if run.state == "running" and run.checkpoint_at is not None:
-            at_risk = max(0.0, now - run.checkpoint_at)
+        if run.state == "running" and (safe_until := pool.safe_until(run)) is not None:
+            at_risk = max(0.0, now - safe_until)
             style = "$text-warning" if at_risk > MUCH_WORK else "$muted"
             parts.append(Content.styled(f"work at risk {duration(at_risk)}", style))
     if preempted := [node for node in pool.nodes if node.is_preempted and now < (node.notice_ends_at or now + 1)]:

@@ -25,6 +25,7 @@ from tests.support.child import Child
 from tests.support.cli import call
 from tests.support.faults import release_pipe
 from tests.support.loopback_hosts import Hosts
+from tests.support.pool_logs import last_run
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -237,6 +238,8 @@ def test_second_machine_has_copies_during_the_run_that_did_not_pass_the_client(
     monkeypatch.setattr(BlobDistributor, "send", None)
     with sky.Compute(provider=hosts.provider(), options=sky.Options(console=False, on_loss="restart")) as pool:
         head, other = save_when_the_other_node_has_a_copy(4, str(tmp_path)) @ pool
+        run = pool.pool.view.runs[last_run(pool)]
+    assert run.checkpoint_at is not None and run.elsewhere_at is None, "all hosts are on this machine"
     assert head == ["step-1", "step-2", "step-3", "step-4"]
     assert other == ["step-3", "step-4"], "outdated copies are deleted"
 

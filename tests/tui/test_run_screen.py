@@ -493,13 +493,17 @@ async def test_header_shows_the_time_since_the_newest_copied_checkpoint(app: Sky
     view, run = session.pool_with_run("llama-ft")
     async with on_run_screen(app, SIZE) as (pilot, _):
         assert "at risk" not in screen_text(app)
+        # While a run that may restart has no copy elsewhere, its whole work is at risk.
+        view.spec["options"], run.opened_at = {"on_loss": "restart"}, app.clock() - 1000
+        view.provider = "ssh"
+        saved = events.CheckpointSaved(
+            pool=view.name, run=run.id, name="step-3", size=9, saved_at=app.clock(), place=events.THIS_MACHINE
+        )
+        session.emit(view, saved)
+        await until(pilot, lambda: "work at risk 16:4" in screen_text(app))
         for name, before in (("step-2", 372.0), ("step-1", 900.0)):
-            session.emit(
-                view,
-                events.CheckpointSaved(
-                    pool=view.name, run=run.id, name=name, size=9, saved_at=app.clock() - before, place="this client"
-                ),
-            )
+            at = app.clock() - before
+            session.emit(view, replace(saved, name=name, saved_at=at, place="this client"))
         await until(pilot, lambda: "work at risk 6:1" in screen_text(app))
 
 
