@@ -112,13 +112,13 @@ def show_difference(run: RunView, ranks: str, console: Console) -> None:
         console.print_line(clip(line, console.width), *([1] if not at and found else []))
 
 
-# folder of a file in a traceback; removed before tracebacks are compared, because folders differ between nodes and
-# client
-_FOLDER = re.compile(r'(?<=File ")[^"]*/(?=[^"/]+")')
+# Removed before tracebacks are compared: the folder of a file, because folders differ between nodes and client, and the
+# prefix "[rank1]: " that PyTorch writes before each line.
+_VARYING = re.compile(r'(?<=File ")[^"]*/(?=[^"/]+")|^\[rank\d+\]: ', re.MULTILINE)
 
 
 def _traceback_lines(text: str) -> set[str]:
-    return {line.strip() for line in _FOLDER.sub("", text).splitlines()} - {"", "Traceback (most recent call last):"}
+    return {line.strip() for line in _VARYING.sub("", text).splitlines()} - {"", "Traceback (most recent call last):"}
 
 
 def failure_lines(run: RunView, printed: Callable[[int], str] | None = None) -> list[str]:

@@ -216,6 +216,7 @@ ValueError: no data
     [
         (f"loading\n{TRACE}", False),
         (TRACE.replace("/here/", "/node/copy/"), False),
+        (re.sub("^", "[rank1]: ", TRACE, flags=re.MULTILINE), False),
         ("", True),
         (TRACE.replace("line 2", "line 9"), True),
         ("ValueError: no data\n", True),
