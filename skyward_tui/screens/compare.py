@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -78,6 +79,13 @@ class ComparisonList(VirtualList[ComparedLine]):
         )
 
 
+def different_lines(lines: Sequence[ComparedLine]) -> list[ComparedLine]:
+    """Leave out lines with equal values, and headings of sections without a difference."""
+    kept = [line for line in lines if line.differs or line.is_heading or not line.name]
+    end = ComparedLine("", is_heading=True)
+    return [line for line, after in pairwise([*kept, end]) if not (line.is_heading and after.is_heading)]
+
+
 class CurveComparison(Widget):
     """Chart of one metric of both runs, by step or by the time since the start of each run."""
 
@@ -119,7 +127,7 @@ class CompareScreen(BaseScreen[None]):
         super().__init__()
         self._ids = left, right
         self._comparison: Comparison | None = None
-        self._by_time = False
+        self._by_time = self._hides_equal = False
 
     def body(self) -> ComposeResult:
         yield Panel(ComparisonList(), id="both", title="two runs")
@@ -150,7 +158,9 @@ class CompareScreen(BaseScreen[None]):
             return
         listed = self.query_one(ComparisonList)
         names = [row.name for row in comparison.numbers()]
-        listed.update(self._lines(comparison), names)
+        shown = self._lines(comparison)
+        listed.update(different_lines(shown) if self._hides_equal else shown, names)
+        self.query_one("#both", Panel).border_title = "differences" if self._hides_equal else "two runs"
         name = listed.name_shown
         runs = comparison.left, comparison.right
         lines = {each.past.run: (each.book, each.past.opened_at, each.curve(name)) for each in runs}
@@ -173,6 +183,10 @@ class CompareScreen(BaseScreen[None]):
 
     def action_number(self, steps: int) -> None:
         self.query_one(ComparisonList).select_metric(steps)
+        self._show()
+
+    def action_equal(self) -> None:
+        self._hides_equal = not self._hides_equal
         self._show()
 
     def action_axis(self) -> None:

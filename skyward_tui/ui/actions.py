@@ -165,6 +165,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("compare.next", "n", "number(1)", "next metric", "Chart the next metric"),
     Action("compare.previous", "N", "number(-1)", "", "Chart the previous metric"),
     Action("compare.diff", "c", "diff", "diff", "Show the differences between the texts of both scripts"),
+    Action("compare.equal", "u", "equal", "differences", "Show only differences, or all rows"),
     Action("compare.axis", "m", "axis", "x axis", "Switch the x axis between step and time"),
     Action("compare.copy", "y", "copy", "copy", "Copy all rows"),
     Action("compare.back", "escape,q", "back", "back", "Go back to the past runs"),

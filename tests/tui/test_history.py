@@ -18,10 +18,11 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.run_log_reader import RunLogs
 from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_tui.app.app import SkywardApp
-from skyward_tui.screens.compare import CompareScreen
+from skyward_tui.screens.compare import CompareScreen, different_lines
 from skyward_tui.screens.history import HistoryScreen, PastRunList
 from skyward_tui.screens.home_runs_and_pools import PoolsScreen
 from skyward_tui.screens.run import RunScreen
+from skyward_tui.text.queue_trial_and_comparison_rows import ComparedLine
 from skyward_tui.widgets.screen_frame_and_replay_line import HintBar
 from tests.support.app_driver import press, running_app, screen_text, until
 from tests.support.fake_session import FakeSession
@@ -193,6 +194,14 @@ async def test_empty_history_names_the_launch_key(app: SkywardApp, session: Fake
         await press(pilot, "escape", "n", until="packaged examples")  # instead of an empty plan
 
 
+def test_sections_without_differences_have_no_heading() -> None:
+    head, one = ComparedLine("", "a", "b"), ComparedLine("lr", "1", "2", differs=True)
+    equal, end = ComparedLine("epochs", "5", "5"), ComparedLine("results", is_heading=True)
+    first, second = ComparedLine("arguments", is_heading=True), ComparedLine("metrics", is_heading=True)
+    assert different_lines([head, first, equal, one, second, equal, end]) == [head, first, one]
+    assert different_lines([head, equal, first, equal]) == [head]
+
+
 async def test_two_marked_runs_are_compared(app: SkywardApp, session: FakeSession) -> None:
     past = some_past(session)
     some_comparison(session)
@@ -206,6 +215,10 @@ async def test_two_marked_runs_are_compared(app: SkywardApp, session: FakeSessio
         assert any("≠" in line and "a1b2c3d4e5" in line for line in shown.splitlines())
         assert any("plugins" in line and "≠" not in line for line in shown.splitlines())
         assert "⠒" in shown or "⠉" in shown or "⣀" in shown, "curves"
+        await press(pilot, "u", until="─ differences ─")
+        assert not any("plugins" in line for line in screen_text(app).splitlines())
+        assert any("≠" in line and "a1b2c3d4e5" in line for line in screen_text(app).splitlines())
+        await press(pilot, "u", until=lambda: "plugins" in screen_text(app) and "─ two runs ─" in screen_text(app))
         await press(pilot, "n", until="only_0.1: ")
         await press(pilot, "N", "N", until="only_0.02: ")
         await press(pilot, "n", until=lambda: "└ step 0 ─" in screen_text(app) and "─ step 59" in screen_text(app))
