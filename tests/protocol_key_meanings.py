@@ -228,6 +228,7 @@ OBJECT_MEANINGS = {
     "AttemptEndKeys.signature": 'hash of type, message and place of the error; "" for other causes',
     "AttemptKeys.cause": 'cause of the previous attempt\'s end; "" in the first attempt',
     "AttemptKeys.error_restarts": "number of allowed restarts after errors",
+    "AttemptKeys.preemption_restarts": "number of allowed restarts after preemptions; without the key, no limit",
     "AttemptKeys.least_nodes": "least number of nodes on which an attempt may run",
     "AttemptKeys.lost": "ranks that the previous attempt lost",
     "AttemptKeys.message": "message of the previous attempt's root cause",

@@ -26,7 +26,11 @@ MAX_SENT_MESSAGE = 300  # maximum characters of a failure's message that a frame
 # Maximum consecutive attempts without progress, if the ranks log steps; after them, the run is not restarted.
 MAX_IDLE_ATTEMPTS = 3
 
-BUDGET_NAMES: Mapping[RestartCause, str] = {"error": "error_restarts", "loss": "restarts"}
+BUDGET_NAMES: Mapping[RestartCause, str] = {
+    "error": "error_restarts",
+    "loss": "restarts",
+    "preemption": "preemption_restarts",
+}
 CAUSE_WORDS: Mapping[RestartCause, str] = {
     "error": "an error of the code",
     "loss": "a lost rank",
@@ -41,6 +45,7 @@ class RestartLimits(Value):
 
     restarts: int
     error_restarts: int
+    preemption_restarts: int | None = None
 
 
 @value
@@ -101,6 +106,8 @@ def attempt_keys(
     }  # fmt: skip
     if least_nodes is not None:
         keys["least_nodes"] = least_nodes
+    if limits.preemption_restarts is not None:
+        keys["preemption_restarts"] = limits.preemption_restarts
     return keys
 
 
@@ -208,8 +215,8 @@ def decide_restart(ends: Sequence[AttemptEnd], limits: RestartLimits | Options) 
         limits: Budgets of the run.
     """
     last = ends[-1]
-    budgets = {"error": limits.error_restarts, "loss": limits.restarts}
-    limit, used = budgets.get(last.cause), sum(each.cause == last.cause for each in ends)
+    limit = getattr(limits, BUDGET_NAMES[last.cause]) if last.cause in BUDGET_NAMES else None
+    used = sum(each.cause == last.cause for each in ends)
     if last.cause == "growth":
         return RestartDecision(True, f"restart after {CAUSE_WORDS[last.cause]}")
     if limit == 0:

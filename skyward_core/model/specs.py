@@ -373,6 +373,7 @@ class Options(ValidatedValue):
             the same arguments: calls on all ranks, and single calls, without streamed arguments and yielded values.
         restarts: With ``on_loss="restart"``: restarts of a run after lost ranks, nodes or killed processes. Preempted
             machines do not count.
+        preemption_restarts: With ``on_loss="restart"``: restarts of a run after preemptions. None for no limit.
         error_restarts: With ``on_loss="restart"``: restarts of a run after errors of its code. The same error at the
             same place, without progress (``sky.log(step=...)`` or a new checkpoint) in between, ends the run.
         restart_smaller: With ``on_loss="restart"`` and a range of nodes such as "2:8": if a lost node cannot be
@@ -426,6 +427,7 @@ class Options(ValidatedValue):
     )
     restarts: int = checked(checks.integer_between(0, 1000), default=3)
     error_restarts: int = checked(checks.integer_between(0, 1000), default=0)
+    preemption_restarts: int | None = checked(checks.optional(checks.integer_between(0, 1000)), default=None)
     restart_smaller: bool = checked(checks.flag, default=False)
     checkpoint_store: str | None = checked(checks.optional(checks.store_url), default=None)
     keep_checkpoints: int = checked(checks.integer_between(1, 10_000), default=2)

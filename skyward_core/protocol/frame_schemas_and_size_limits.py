@@ -220,6 +220,7 @@ ATTEMPT_KEYS = object_of(
         "message": is_text,
         "lost": list_of(is_rank),
         "error_restarts?": is_count,
+        "preemption_restarts?": is_count,
         "ends?": list_of(ATTEMPT_END_KEYS),
         "unattended?": is_bool,
         "least_nodes?": is_count,

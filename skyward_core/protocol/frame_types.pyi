@@ -177,6 +177,7 @@ class AttemptKeys(TypedDict):
     message: str
     lost: list[int]
     error_restarts: NotRequired[int]
+    preemption_restarts: NotRequired[int]
     ends: NotRequired[list[AttemptEndKeys]]
     unattended: NotRequired[bool]
     least_nodes: NotRequired[int]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +19,7 @@ from skyward_core.model.restart_policy import (
     LONGEST_PAUSE,
     MAX_IDLE_ATTEMPTS,
     AttemptEnd,
+    attempt_keys,
     decide_restart,
     describe_end,
     place_attempt,
@@ -26,14 +28,15 @@ from skyward_core.model.root_cause import root_cause
 from skyward_core.model.specs import PoolSpec
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.restart_without_client import _has_saved
-from skyward_core.protocol.frame_schemas_and_size_limits import PREEMPTED
+from skyward_core.protocol.frame_schemas_and_size_limits import ATTEMPT_KEYS, PREEMPTED
 from tests.support.examples import examples
 
 TRACEBACK = 'Traceback\n  File "train.py", line 7, in train\nValueError: bad\n'
 
 
-def options(restarts: int = 3, error_restarts: int = 0) -> sky.Options:
-    return sky.Options(on_loss="restart", restarts=restarts, error_restarts=error_restarts)
+def options(restarts: int = 3, error_restarts: int = 0, preemption_restarts: int | None = None) -> sky.Options:
+    chosen = sky.Options(on_loss="restart", restarts=restarts, error_restarts=error_restarts)
+    return replace(chosen, preemption_restarts=preemption_restarts)
 
 
 def ended(
@@ -116,6 +119,9 @@ def test_signature_depends_on_the_place_of_the_error_and_on_its_message_only_wit
         (ended("error", "error"), options(error_restarts=1), False, "restarted once"),
         (ended("error", "loss", "loss"), options(restarts=2, error_restarts=1), True, "restart 2 of 2"),
         (ended(*["preemption"] * 50), options(restarts=0), True, "restart 50 after a preemption"),
+        (ended("preemption"), options(preemption_restarts=1), True, "restart 1 of 1 after a preemption"),
+        (ended(*["preemption"] * 3), options(preemption_restarts=2), False, "limit (preemption_restarts=2)"),
+        (ended("preemption"), options(preemption_restarts=0), False, ""),
         (ended("error", "error", signature="s"), options(error_restarts=9), False, "the same error"),
         (ended("error", "error", signature="s", steps=(5, 6)), options(error_restarts=9), True, "restart 2 of 9"),
         (ended("error", "error", signature="s", steps=(5, 5)), options(error_restarts=9), False, "the same error"),
@@ -147,6 +153,12 @@ def test_agent_finds_new_files_in_the_checkpoint_folder_of_the_run_only(tmp_path
     assert _has_saved(str(tmp_path), ["run"], 99.0)
     assert not _has_saved(str(tmp_path), ["run"], 100.0)
     assert not _has_saved(str(tmp_path), ["", "none"], 0.0)
+
+
+def test_agents_know_the_limit_on_preemptions() -> None:
+    keys = attempt_keys(1, options(preemption_restarts=2), [])
+    assert ATTEMPT_KEYS(dict(keys)) and keys.get("preemption_restarts") == 2
+    assert "preemption_restarts" not in attempt_keys(1, options(), [])
 
 
 def test_checkpoint_counts_after_the_end_of_an_attempt_was_sent() -> None:
