@@ -18,6 +18,7 @@ import pytest
 
 import skyward_core as sky
 from skyward_core.model.errors import Cancelled, RunError
+from skyward_core.pool.checkpoint_copies import CheckpointCopies
 from skyward_core.pool.runs.run import Run
 from skyward_core.pool.runs.scheduler import RunScheduler
 from skyward_core.store.ledger import Ledger
@@ -227,6 +228,37 @@ def test_lost_node_is_replaced_and_the_run_starts_again(home: Path, tmp_path: Pa
         assert running.result(60) == [2, 2]
         view = compute.pool.view.runs[last_run(compute)]
         assert [end.cause for end in view.ended_attempts] == ["loss"]
+
+
+def test_node_lost_while_checkpoints_are_listed_is_replaced_before_the_next_attempt(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists, is_lost = threading.Event(), threading.Event()
+
+    async def list_later(copies: CheckpointCopies, run: str, since: float) -> bool:
+        lists.set()
+        while not is_lost.is_set():
+            await asyncio.sleep(0.01)
+        return await has_saved_since(copies, run, since)
+
+    has_saved_since = CheckpointCopies.has_saved_since
+    monkeypatch.setattr(CheckpointCopies, "has_saved_since", list_later)
+
+    @sky.function
+    def fail_twice() -> int:
+        if (number := sky.attempt().number) < 3:
+            raise (ValueError if number == 1 else KeyError)(number)
+        return number
+
+    with sky.Compute(nodes=2, options=RESTART) as compute, ThreadPoolExecutor() as beside:
+        running = beside.submit(lambda: fail_twice() @ compute)
+        try:
+            assert lists.wait(60)
+            lose(compute, 1)
+            wait_until(lambda: compute.pool.links[1].gone or compute.pool.context.roster.is_replacing)
+        finally:
+            is_lost.set()
+        assert running.result(60) == [3, 3]
 
 
 def test_run_ends_if_its_lost_node_cannot_be_replaced(

@@ -150,6 +150,35 @@ def test_client_that_dies_with_all_outcomes_leaves_the_decision_to_the_head(home
             compute.down()
 
 
+DIES_LISTING = """
+import os
+from skyward_core.pool.checkpoint_copies import CheckpointCopies
+from skyward_core.views.rank_metrics_and_progress import MetricStore
+MetricStore.max_step = lambda store, run: None  # the client sees no progress, so it lists the checkpoints
+CheckpointCopies.has_saved_since = lambda *_: os._exit(1)
+"""
+
+
+def test_client_that_dies_while_it_lists_checkpoints_leaves_the_decision_to_the_head(
+    home: Path, tmp_path: Path
+) -> None:
+    with client_of_run(tmp_path, first=DIES_LISTING) as client:
+        kill_rank(tmp_path, 1, 1)
+        wait_for_attempt(tmp_path, 2)
+        kill_rank(tmp_path, 2, 1)
+        assert client.wait(30) == 1
+    with sky.attach("shared") as compute, ThreadPoolExecutor() as beside:
+        try:
+            waiting = beside.submit(compute.wait)
+            try:
+                wait_for_attempt(tmp_path, 3)
+            finally:
+                (tmp_path / "end").touch()
+            assert waiting.result(30) == [(3, "3", "2")] * 2
+        finally:
+            compute.down()
+
+
 def known_agent() -> int:
     """Return the process of the agent of node 1 once its heartbeats have reached the head.
 

@@ -992,7 +992,7 @@ async def test_step_of_a_job_is_not_restarted_on_a_new_machine(in_pause: bool) -
         await until(lambda: run.state == "failed")
         assert (run.attempt, len(stage.placed)) == (1 + in_pause, 2)
         assert run.root_cause is not None
-        assert ("earlier steps" in run.root_cause.message) is in_pause
+        assert ("cannot set up another one" in run.root_cause.message) is in_pause
 
 
 async def test_large_arguments_are_removed_when_the_client_detaches(tmp_path: Path) -> None:
