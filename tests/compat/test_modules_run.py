@@ -99,6 +99,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.proof("0.2 s of a processor", after=4)
 @pytest.mark.parametrize("given", REFUSED)
 def test_target_that_cannot_run_is_refused_in_one_sentence(project: Path, given: str) -> None:
     (project / "home").mkdir(exist_ok=True)

@@ -124,6 +124,7 @@ def test_local_rank_differs_from_a_plain_process_only_as_documented(
     assert run(SCRIPT, "load", "saved.pickle") is True
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_files_left_open_are_written_as_by_a_plain_process(folder: Path, local: dict[str, Any]) -> None:
     there = left_open("plain", "numpy")
     assert len(there) > 25 and all(there.values()), "a plain process has lost some"
@@ -154,6 +155,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_each_client_of_a_pool_has_its_own_argv(folder: Path) -> None:
     (folder / "client.py").write_text(CLIENT)
     command = [sys.executable, "client.py", "first", "--lr", "0.1"]

@@ -482,6 +482,7 @@ def stays_in_its_group(folder: str, number: int) -> float:
         dist.destroy_process_group()
 
 
+@pytest.mark.proof("4 s of a processor")
 def test_fast_rank_does_not_join_the_group_of_an_earlier_broadcast(bare, tmp_path):
     with ThreadPoolExecutor(3) as beside:
         calls = [stays_in_its_group(str(tmp_path), number) for number in range(3)]

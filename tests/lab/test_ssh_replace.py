@@ -249,6 +249,7 @@ def until_attempt(lab: Lab, number: int, nodes: int = 3) -> None:
     wait_until(lambda: all(host.run(f"ls /tmp/attempt-{number} 2>&1 || true")[:4] == "/tmp" for host in hosts))
 
 
+@pytest.mark.proof("9 s of a processor")
 def test_run_shrinks_without_a_client_and_grows_when_the_machine_returns(make_lab: MakeLab) -> None:
     """The client's cable is cut, then a host loses its power. Both other nodes are witnesses, and the head decides."""
     lab = make_lab(3)
@@ -290,6 +291,7 @@ def firewall(lab: Lab, kind: str, cut_off: int) -> Iterator[None]:
                 host.run(f"ip route del {route} 2>/dev/null || true")
 
 
+@pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("kind", ["reset", "unreachable"])
 def test_node_that_a_firewall_hides_from_the_others_is_not_lost(make_lab: MakeLab, kind: str) -> None:
     """The client still sees the node."""

@@ -185,6 +185,7 @@ def test_traceback_printed_by_a_script_is_shown_once_without_skyward_frames(cli:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.proof("0.6 s of a processor", after=1)
 @pytest.mark.parametrize(("target", "expected"), [("whole.py", ["<module>", "step"]), ("stack.py", ["rank", "step"])])
 def test_stack_printed_by_a_rank_begins_with_user_code(cli: Cli, target: str, expected: list[str]) -> None:
     step = "def step():\n    traceback.print_stack()\n    print(traceback.extract_stack(limit=1)[0].name)\n"
@@ -668,6 +669,7 @@ def test_invalid_log_level_is_rejected_by_every_command(cli: Cli) -> None:
         assert "Unknown log level SKYWARD_LOG='loud'" in cli(command, status=2).stderr
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_unwritable_debug_log_is_reported_and_the_command_continues(cli: Cli) -> None:
     (cli.folder / "home").mkdir(mode=0o700)
     (cli.folder / "home" / "debug").write_text("in the way")

@@ -268,6 +268,7 @@ def write_recovered_job(cli: Cli, *, sets_up: bool) -> str:
     return write_job_file(cli, "\n".join(lines))
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("sets_up", [True, False])
 def test_job_whose_machine_is_replaced_starts_again_with_its_first_step(cli: Cli, *, sets_up: bool) -> None:
     name = write_recovered_job(cli, sets_up=sets_up)

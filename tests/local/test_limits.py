@@ -220,6 +220,7 @@ def test_state_folder_that_cannot_hold_folders_is_named(small_home: Path, tmp_pa
 READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
 
 
+@pytest.mark.proof("3 s of a processor")
 def test_pool_is_listed_and_torn_down_with_a_read_only_home(cli: Cli) -> None:
     if os.geteuid() != 0:
         pytest.skip("a read-only home needs root")
@@ -339,6 +340,7 @@ def test_command_without_free_processes_names_the_limit_and_leaves_nothing(tmp_p
     assert "no pools are up" in run_as_user(tmp_path, 54320 - limit, *COMMAND, "ls").stdout
 
 
+@pytest.mark.proof("1.5 s of a processor")
 def test_user_without_free_processes_gets_failures_that_name_the_limit(tmp_path: Path) -> None:
     done = run_as_user(tmp_path, 54321, sys.executable, "-c", LIMITED)
     assert done.returncode == 0, done.stderr

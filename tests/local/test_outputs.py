@@ -633,6 +633,7 @@ def test_local_pool_has_no_output_files_to_fetch(module_home: Path, tmp_path: Pa
     assert "ran on this machine: its ranks write directly to " in output
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_next_client_continues_the_partial_file_of_the_same_version_only(tmp_path: Path) -> None:
     for version, begins_at in (("first", 0), ("first", 2), ("second", 0)):
         incoming = IncomingOutput(tmp_path, "model.pt", 4, version)

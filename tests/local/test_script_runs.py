@@ -237,6 +237,7 @@ def test_working_folder_writable_by_others_is_not_importable(script: Path, home:
     assert run_with_python(script, script.parents[1])[1] is None
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_file_named_skyward_core_beside_the_script_is_not_imported(script: Path, cli: Cli) -> None:
     (script.parent / "skyward_core.py").write_text("raise ImportError('not us')")
     script.write_text(
@@ -332,6 +333,7 @@ def test_local_rank_imports_modules_beside_a_script_in_any_folder(home: Path, tm
     assert rank_folder(folder) == os.fsencode(folder)
 
 
+@pytest.mark.proof("1.5 s of a processor")
 async def test_ssh_rank_imports_modules_beside_a_script_in_any_folder(
     home: Path, tmp_path: Path, host: Host, known_hosts_file: Path
 ) -> None:

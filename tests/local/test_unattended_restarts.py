@@ -244,6 +244,7 @@ def test_smaller_run_grows_when_the_next_client_waits_for_it(home: Path, tmp_pat
         assert [end.cause for end in run.ended_attempts] == ["loss", "growth"]
 
 
+@pytest.mark.proof("4 s of a processor")
 def test_next_client_continues_the_run_that_only_a_client_can_restart(home: Path, tmp_path: Path) -> None:
     with run_without_client_or_agent(tmp_path, "3") as compute, ThreadPoolExecutor() as beside:
         wait_for_attempt(tmp_path, 2, 3)
@@ -262,7 +263,8 @@ def test_next_client_continues_the_run_that_only_a_client_can_restart(home: Path
         assert past_run(Ledger(), row).note.startswith("2 attempts")
 
 
-@pytest.mark.parametrize("killed", ["never", "between both attempts", "in the second attempt"])
+@pytest.mark.proof("1.5 s of a processor", after=1)
+@pytest.mark.parametrize("killed", ["between both attempts", "in the second attempt", "never"])
 def test_waiting_client_follows_the_restarts_of_the_client_of_the_run(home: Path, tmp_path: Path, killed: str) -> None:
     """A second client gets the results of the last attempt, and decides from the death of the first one on."""
     first = DIES if killed == "between both attempts" else ""
@@ -294,6 +296,7 @@ def test_waiting_client_follows_the_restarts_of_the_client_of_the_run(home: Path
             compute.down()
 
 
+@pytest.mark.proof("1.5 s of a processor")
 def test_waiting_client_gets_the_failure_that_the_client_of_the_run_gets(home: Path, tmp_path: Path) -> None:
     with client_of_run(tmp_path, restarts=0) as client, sky.attach("shared") as compute, ThreadPoolExecutor() as beside:
         run = compute.runs[0].id
@@ -324,6 +327,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.proof("3 s of a processor", after=1)
 @pytest.mark.parametrize("state", ["takes over", "has restarted it"])
 def test_second_waiting_client_takes_over_if_the_first_one_dies(home: Path, tmp_path: Path, state: str) -> None:
     """The first client dies while it takes over a waiting run, or in the attempt that it has started."""

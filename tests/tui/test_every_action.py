@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from textual.widgets import OptionList
 
 from skyward_tui.app.app import SkywardApp
@@ -90,6 +91,7 @@ def test_every_action_has_a_test_that_presses_its_key() -> None:
     assert not untried, "no test presses their keys in the files that TRIED_IN names"
 
 
+@pytest.mark.proof("1.5 s of a processor")
 async def test_page_keys_scroll_log_and_ranks_and_launch_again_opens_the_form(
     app: SkywardApp, session: FakeSession
 ) -> None:
@@ -115,6 +117,7 @@ async def test_page_keys_scroll_log_and_ranks_and_launch_again_opens_the_form(
         await press(pilot, "L", until=lambda: isinstance(app.screen, LaunchScreen) and "llama-ft" in screen_text(app))
 
 
+@pytest.mark.proof("2 s of a processor")
 async def test_help_and_pickers_scroll_and_focus_moves_through_toggles(app: SkywardApp, session: FakeSession) -> None:
     for name in ("a.py", "b.py"):
         Path(name).write_text("import skyward_core as sky\n\n@sky.function\ndef train(): ...\n")

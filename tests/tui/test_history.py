@@ -53,6 +53,7 @@ async def test_history_lists_and_filters_past_runs(app: SkywardApp, session: Fak
         await press(pilot, "escape", until=lambda: isinstance(app.screen, PoolsScreen))
 
 
+@pytest.mark.proof("0.4 s of a processor", after=1)
 @pytest.mark.parametrize("width", [80, 130, 220])
 async def test_history_is_sorted_by_keys(app: SkywardApp, session: FakeSession, width: int) -> None:
     some_past(session)
@@ -231,6 +232,7 @@ async def test_two_marked_runs_are_compared(app: SkywardApp, session: FakeSessio
         await press(pilot, "q", until=lambda: isinstance(app.screen, HistoryScreen))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_equal_hostile_and_long_scripts_in_the_comparison(app: SkywardApp, session: FakeSession) -> None:
     past = some_past(session)
     first, second, third = (compared_run(each, 0.1, source=each.run) for each in past[:3])

@@ -74,6 +74,7 @@ async def test_launch_form_starts_a_run_and_opens_its_screen(
         await press(pilot, "escape", until="▶ train")
 
 
+@pytest.mark.proof("1.5 s of a processor")
 async def test_launch_does_not_compute_the_text_of_a_shown_plan_again(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -324,6 +325,7 @@ async def test_recent_launch_is_picked_by_key(
         assert screen.form().arguments == "lr=0.5"
 
 
+@pytest.mark.proof("1.5 s of a processor")
 async def test_path_of_a_script_is_completed_and_launch_is_dim_while_invalid(app: SkywardApp, script: Path) -> None:
     folder = script.parent / "experiments"
     folder.mkdir()
@@ -339,6 +341,7 @@ async def test_path_of_a_script_is_completed_and_launch_is_dim_while_invalid(app
         await until(pilot, lambda: not launch.has_class("-invalid"))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_arguments_of_the_last_launch_are_named_and_cleared_by_key(app: SkywardApp, script: Path) -> None:
     add_recent(Form(script=str(script), function="train", arguments="epochs=3"))
     async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
@@ -358,6 +361,7 @@ def test_damaged_recent_launches_are_ignored(tmp_path: Path) -> None:
         assert recent_forms() == []
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_missing_framework_is_named_before_the_launch(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,6 +406,7 @@ async def test_python_script_of_the_launch_is_copied(app: SkywardApp, session: F
         assert "train(epochs=3) @ pool" in app.clipboard
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_command_line_of_the_launch_is_copied(app: SkywardApp, script: Path) -> None:
     async with on_launch_form(app, SIZE, "train.py") as (pilot, screen):
         await pilot.press("ctrl+y")
@@ -597,6 +602,7 @@ OFFERS = OfferList(
 )
 
 
+@pytest.mark.proof("2 s of a processor")
 async def test_accelerator_is_picked_from_offers(
     app: SkywardApp, session: FakeSession, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -637,6 +643,7 @@ async def test_picker_without_offers_names_the_reason_and_shows_the_catalogue(
         await until(pilot, lambda: "no provider lists its offers" in screen_text(app) and "bf16" in screen_text(app))
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_typed_characters_repaint_their_field_only(
     app: SkywardApp, painted: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,6 +78,7 @@ async def test_launch_form_of_an_ended_pool_creates_a_new_pool(app: SkywardApp, 
         assert app.screen.query_one("#pool", Select).value == ""
 
 
+@pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("fails", [False, True])
 async def test_launch_is_shown_until_its_run_has_started(
     app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, fails: bool

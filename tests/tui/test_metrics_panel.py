@@ -303,6 +303,7 @@ async def test_mouse_moves_the_hairline(app: SkywardApp, session: FakeSession) -
         assert pane.instant == before
 
 
+@pytest.mark.proof("0.4 s of a processor", after=2)
 @pytest.mark.parametrize(
     ("size", "names", "charts"), [((160, 48), 2, 2), ((160, 48), 9, 6), ((120, 40), 5, 5), ((80, 24), 9, 4)]
 )
@@ -383,6 +384,7 @@ async def test_images_of_a_small_panel_are_shown_by_the_zoom_key(app: SkywardApp
         await press(pilot, "5", "z", until=" samples  step 3  r0")
 
 
+@pytest.mark.proof("0.3 s of a processor", after=3)
 @pytest.mark.parametrize(
     ("data", "shown"),
     [
@@ -405,6 +407,7 @@ async def test_hostile_image_shows_only_the_name_of_its_file(
         assert not any("\x1b" in segment.text for strip in metrics_of(screen)._lines_now() for segment in strip)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_images_without_pillow_or_colours_show_their_file(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

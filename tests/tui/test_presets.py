@@ -81,6 +81,7 @@ async def test_missing_preset_values_are_reported_and_the_rest_is_filled(app: Sk
             assert each in shown, each
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_invalid_preset_file_is_reported(app: SkywardApp, folder: Path) -> None:
     async with on_launch_form(app, (120, 40), "train.py") as (pilot, screen):
         (folder / "skyward.toml").write_text("[hosts\n")

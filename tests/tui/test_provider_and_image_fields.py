@@ -27,6 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.proof("1.5 s of a processor")
 async def test_slow_provider_check_does_not_delay_the_plan(app: SkywardApp, session: FakeSession) -> None:
     answer: Future[list[Check]] = Future()
     session.check_ups["local"] = answer
@@ -78,6 +79,7 @@ async def test_form_is_validated_once_for_many_typed_characters(
         assert plans == ["maths-of-mine"], "the last keys count for a launch"
 
 
+@pytest.mark.proof("1.5 s of a processor")
 async def test_hosts_are_checked_after_typing_and_problems_are_listed_first(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,6 +166,7 @@ def test_clip_path_keeps_the_end_of_paths_and_the_start_of_other_texts(text: str
 # The launch form's part for image and environment: it folds, and has a field for each kind of thing.
 
 
+@pytest.mark.proof("3 s of a processor")
 async def test_image_fields_set_packages_setup_and_variables(app: SkywardApp) -> None:
     async with on_launch_form(app, (160, 48), "train.py") as (pilot, screen):
         await focus_in_section(pilot, screen, "more-section", "image_settings")

@@ -110,6 +110,7 @@ each = list('generator' for _ in 'x')
     assert found["documented"]([1]) == ["1 what"] and found["Kept"]().method() == "value"
 
 
+@pytest.mark.proof("1 s of a processor", after=1)
 @pytest.mark.parametrize("is_here", [True, False])
 def test_other_python_version_uses_its_bytecode_or_the_sources(
     is_here: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

@@ -6,6 +6,7 @@ import skyward_core as sky
 from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, using
 
 
+@pytest.mark.proof("0.1 s of a processor", after=8)
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("drop_last", [True, False])
 @pytest.mark.parametrize(("length", "world_size"), [(10, 1), (10, 3), (12, 4), (2, 4), (101, 8)])

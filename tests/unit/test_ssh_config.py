@@ -322,6 +322,7 @@ LINES = [
 CLEAR = LINES[:-6]
 
 
+@pytest.mark.proof("0.2 s of a processor", after=4)
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="there is no ssh client to ask")
 @pytest.mark.parametrize("seed", range(examples(60)))
 async def test_shared_ssh_answers_equal_individual_ones(home: Path, seed: int) -> None:
