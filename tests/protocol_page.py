@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import itertools
 import json
 import keyword
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -86,11 +89,11 @@ WORDS = {"plain": "JSON", "integer": "whole number"}
 
 def page() -> str:
     """Return the text of ``docs/internals/protocol.md``."""
-    parts = [HEAD]
+    parts, described = [HEAD], descriptions()
     for title, _, _, forms in TABLES:
         parts.append(f"\n## {title}\n")
         for kind in sorted(forms):
-            parts.append(_kind(kind, forms[kind]))
+            parts.append(_kind(kind, forms[kind], described[forms[kind]]))
     parts.append('\n## Answers\n\nAn answer is a frame "known". It contains the `id` of its request and these keys.\n')
     for asked, checks in sorted(answers().items()):
         parts.append(f"\n### Answer to {asked}\n\n{_keys(f'answer to {asked}', checks, {})}")
@@ -107,10 +110,25 @@ def answers() -> dict[str, Checks]:
     return {kind: form.answer for kind, form in frame_schemas.FROM_CLIENT.items() if form.answer}
 
 
-def _kind(kind: str, form: FrameSchema) -> str:
+def descriptions() -> dict[FrameSchema, str]:
+    """Return the comments above the frames in the tables of schemas."""
+    lines = inspect.getsource(frame_schemas).split("\n")
+    found: dict[FrameSchema, str] = {}
+    for table in ast.parse("\n".join(lines)).body:
+        if isinstance(table, ast.AnnAssign) and ast.unparse(table.annotation) == "FrameSchemas":
+            forms = vars(frame_schemas)[ast.unparse(table.target)]
+            for key, kind in zip(table.value.keys, forms, strict=True):  # type: ignore[union-attr]
+                above = map(str.strip, lines[key.lineno - 2 :: -1])
+                comment = [line[2:] for line in itertools.takewhile(lambda line: line.startswith("#"), above)]
+                text = re.sub(r"(?<!\n)\n(?!\n|- )", " ", "\n".join(comment[::-1]))
+                found[forms[kind]] = text
+    return found
+
+
+def _kind(kind: str, form: FrameSchema, description: str) -> str:
     body = f" The body has up to {form.body:,} bytes." if form.body else ""
     keys = _keys(kind, form.needs, form.may)
-    return f"\n### {kind}\n\n{form.says}{body}\n\n{keys or 'No keys.' + chr(10)}"
+    return f"\n### {kind}\n\n{description}{body}\n\n{keys or 'No keys.' + chr(10)}"
 
 
 def _keys(kind: str, needs: Checks, may: Checks) -> str:

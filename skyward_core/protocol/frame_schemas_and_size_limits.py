@@ -265,8 +265,8 @@ REMEMBERED_RUN = object_of(
 
 # Frames from an agent to clients.
 FROM_AGENT: FrameSchemas = {
+    # Answer to "hello": the state of the agent, and its record of each run.
     "welcome": FrameSchema(
-        'Answer to "hello": the state of the agent, and its record of each run.',
         {
             "version": is_count,
             "epoch": is_count,
@@ -292,72 +292,74 @@ FROM_AGENT: FrameSchemas = {
         },
         head=MAX_RUNS_BYTES,
     ),
+    # Part of a log file. The body is the content.
     "log": FrameSchema(
-        "Part of a log file. The body is the content.",
         {"f": is_log_name, "at": is_count},
         body=CHUNK_BYTES,
     ),
+    # Part of a file that the client requested with "fetch" or "output". The body is the content.
     "data": FrameSchema(
-        'Part of a file that the client requested with "fetch" or "output". The body is the content.',
         _REQUEST_ID,
         {"last": is_bool, "error?": is_text, "sha256?": is_file_name},
         body=CHUNK_BYTES,
     ),
+    # A call has ended. The body is the pickled exception, or the pickled result if it is small. A large result is in
+    # `file`.
     "outcome": FrameSchema(
-        "A call has ended. The body is the pickled exception, or the pickled result if it is small. A large result "
-        "is in `file`.",
         _OUTCOME,
         body=MAX_EXCEPTION_BYTES,
     ),
+    # A generator yielded a value. The body is the pickled value if it is small. A large value is in `file`.
     "item": FrameSchema(
-        "A generator yielded a value. The body is the pickled value if it is small. A large value is in `file`.",
         _ITEM,
         body=MAX_INLINE_BYTES,
     ),
+    # A call needs the values of a streamed argument from number `next` to number `until` - 1.
+    # A call needs the values of a streamed argument from number `next` to number `until` - 1.
     "want": FrameSchema(
-        "A call needs the values of a streamed argument from number `next` to number `until` - 1.",
         _WANT,
     ),
-    "began": FrameSchema("The function of a call has started.", _BEGAN),
+    # The function of a call has started.
+    "began": FrameSchema(_BEGAN),
+    # A call was rejected because its gang no longer exists or, if `spent` is true, no longer accepts new calls. The
+    # client sends the call again.
     "stale": FrameSchema(
-        "A call was rejected because its gang no longer exists or, if `spent` is true, no longer accepts new calls. "
-        "The client sends the call again.",
         _CALL,
         {"why?": is_text, "spent?": is_bool},
         TIMESTAMP,
     ),
-    "run": FrameSchema(
-        "Another client has started a run, or a map of another client has ended (`over`).", RUN_KEYS, TIMESTAMP
-    ),
+    # Another client has started a run, or a map of another client has ended (`over`).
+    "run": FrameSchema(RUN_KEYS, TIMESTAMP),
+    # The gang of this epoch accepts no further broadcast.
     "gang": FrameSchema(
-        "The gang of this epoch accepts no further broadcast.",
         {"epoch": is_count, "broken": is_text, "spent?": is_bool, "members?": _NODES},
     ),
+    # Files of the script's modules that workers have loaded. A hash states the content of a file when it was loaded.
     "modules": FrameSchema(
-        "Files of the script's modules that workers have loaded. A hash states the content of a file when it was "
-        "loaded.",
         {"files": _MODULES},
     ),
+    # A rank's process is in a long-running phase, such as importing modules or waiting for other ranks.
     "phase": FrameSchema(
-        "A rank's process is in a long-running phase, such as importing modules or waiting for other ranks.",
         RANK_PHASE_KEYS,
     ),
+    # The client now holds the gang lock.
     "granted": FrameSchema(
-        "The client now holds the gang lock.",
         {"unclean": is_bool},
     ),
-    "held": FrameSchema("Another client holds the gang lock, which this client has requested.", {"by": is_text}),
+    # Another client holds the gang lock, which this client has requested.
+    "held": FrameSchema({"by": is_text}),
+    # Runs that wait for nodes, in order.
     "queue": FrameSchema(
-        "Runs that wait for nodes, in order.",
         {"waiting": list_of(QUEUED_RUN_KEYS)},
     ),
-    "turn": FrameSchema("A run of this client is the first in the queue, and may start.", {"run": is_run_id}),
+    # A run of this client is the first in the queue, and may start.
+    "turn": FrameSchema({"run": is_run_id}),
+    # Another client has stopped a run of this client that waited in the queue.
     "dropped": FrameSchema(
-        "Another client has stopped a run of this client that waited in the queue.",
         {"run": is_run_id, "by": is_text},
     ),
+    # Answer to "ping".
     "pong": FrameSchema(
-        'Answer to "ping".',
         {
             "lease": optional(is_number),
             "unfetched?": _UNFETCHED,
@@ -365,170 +367,170 @@ FROM_AGENT: FrameSchemas = {
             "id?": is_count,
         },
     ),
+    # Answer to a request that has an `id`, unless the request has an answer of another kind.
     "known": FrameSchema(
-        "Answer to a request that has an `id`, unless the request has an answer of another kind.",
         _REQUEST_ID,
         FETCH_STATUS,
         {"forgotten?": is_bool, "joins?": is_bool, "call?": CALL_KEYS},
         body=MAX_PLUGINS_BYTES,
     ),
+    # Answer to "form": address of the rendezvous of the next epoch.
     "formed": FrameSchema(
-        'Answer to "form": address of the rendezvous of the next epoch.',
         _REQUEST_ID,
         {"head_addr": is_text, "head_port": is_port},
     ),
+    # Last frame of a connection.
     "bye": FrameSchema(
-        "Last frame of a connection.",
         {"logs": LOG_SIZES, "unfetched?": _UNFETCHED},
     ),
-    "ending": FrameSchema("The pool is being torn down.", {"by": is_text, "why": is_text}),
+    # The pool is being torn down.
+    "ending": FrameSchema({"by": is_text, "why": is_text}),
+    # Preemption notice: the provider is about to take the machine back. After "rebalance", a preemption has only become
+    # more likely.
     "notice": FrameSchema(
-        'Preemption notice: the provider is about to take the machine back. After "rebalance", a preemption has only '
-        "become more likely.",
         NOTICE_KEYS,
     ),
-    "error": FrameSchema("Warning or error for the user of the client.", {"message": is_text}),
+    # Warning or error for the user of the client.
+    "error": FrameSchema({"message": is_text}),
+    # Samples of machine metrics. The body is lines of JSON, one per sample.
     "metrics": FrameSchema(
-        "Samples of machine metrics. The body is lines of JSON, one per sample.",
         {"at": is_count, "why?": is_text},
         body=CHUNK_BYTES,
     ),
-    "wanted": FrameSchema("Another client waits for the gang lock, which this client holds."),
+    # Another client waits for the gang lock, which this client holds.
+    "wanted": FrameSchema(),
 }
 
 # Requests of clients to an agent.
 FROM_CLIENT: FrameSchemas = {
-    "tail": FrameSchema(
-        "Send the log files from the offsets in `cursors` on, and new bytes as the files grow.", {"cursors?": LOG_SIZES}
-    ),
+    # Send the log files from the offsets in `cursors` on, and new bytes as the files grow.
+    "tail": FrameSchema({"cursors?": LOG_SIZES}),
+    # Run a function. The body contains the blobs of the function and its arguments that are small.
     "call": FrameSchema(
-        "Run a function. The body contains the blobs of the function and its arguments that are small.",
         _CALL_KEYS,
         body=2 * MAX_INLINE_BYTES,
     ),
+    # Source text of code that pickled functions contain. The body is the compressed text.
     "source": FrameSchema(
-        "Source text of code that pickled functions contain. The body is the compressed text.",
         {"hash": is_file_name, "name": is_file_name},
         body=MAX_INLINE_BYTES,
     ),
+    # Take over a run, or resume it after a reconnection: send the outcomes of its calls to this client. If the calls
+    # may restart, the answer contains one of them.
     "claim": FrameSchema(
-        "Take over a run, or resume it after a reconnection: send the outcomes of its calls to this client. If the "
-        "calls may restart, the answer contains one of them.",
         {"run": is_run_id, "next?": is_count, "taken?": is_count, "id?": is_count, "decides?": is_bool},
         answer={"calls": list_of(is_call_index)},
     ),
+    # The client has received the outcomes of these calls, so the agent can delete them. null means all calls of a run.
     "ack": FrameSchema(
-        "The client has received the outcomes of these calls, so the agent can delete them. null means all calls of "
-        "a run.",
         {"calls": dict_of(is_run_id, optional(list_of(is_call_index)))},
     ),
-    "credit": FrameSchema(
-        "The client has received all values of a generator whose numbers are below `next`.", _CALL, {"next": is_count}
-    ),
+    # The client has received all values of a generator whose numbers are below `next`.
+    # The client has received all values of a generator whose numbers are below `next`.
+    "credit": FrameSchema(_CALL, {"next": is_count}),
+    # Value of a streamed argument, or a part of this value. If `ends` is "error", the body is the exception that the
+    # iterator raised.
+    # Value of a streamed argument, or a part of this value. If `ends` is "error", the body is the exception that the
+    # iterator raised.
     "fed": FrameSchema(
-        'Value of a streamed argument, or a part of this value. If `ends` is "error", the body is the exception that '
-        "the iterator raised.",
         _CALL,
         {"arg": is_count, "seq": is_count, "part": is_count, "more?": is_bool, "ends?": one_of("end", "error")},
         body=MAX_INLINE_BYTES,
     ),
+    # Stop all calls of a run, or only call `i`: SIGTERM, then SIGKILL after `grace` seconds. `why` may add to this:
+    #
+    # - "cancel": No further call of the run starts.
+    # - "save": No further call of the run starts, and the ranks have `grace` seconds to save.
+    # - "growth": The ranks have `grace` seconds to save. Then the client starts the next attempt.
+    # - "preemption": The grace is extended until the machine ends.
     "stop": FrameSchema(
-        "Stop all calls of a run, or only call `i`: SIGTERM, then SIGKILL after `grace` seconds. `why` may add to "
-        "this:\n"
-        "\n"
-        '- "cancel": No further call of the run starts.\n'
-        '- "save": No further call of the run starts, and the ranks have `grace` seconds to save.\n'
-        '- "growth": The ranks have `grace` seconds to save. Then the client starts the next attempt.\n'
-        '- "preemption": The grace is extended until the machine ends.',
         {"run": is_run_id, "i?": is_call_index, "grace?": is_number, "why?": is_text, "break?": is_count},
     ),
+    # Send the file with a result, as "data" frames.
     "fetch": FrameSchema(
-        'Send the file with a result, as "data" frames.',
         _REQUEST_ID,
         {"f": is_file_name, "at?": is_count},
     ),
+    # List the files that ranks wrote in their working folder during a run, or after a given time, sorted by path.
     "written": FrameSchema(
-        "List the files that ranks wrote in their working folder during a run, or after a given time, sorted by path.",
         _REQUEST_ID,
         {"patterns": list_of(is_text), "run?": is_run_id, "since?": is_number, "after?": is_text},
         answer={"files": list_of(WRITTEN_KEYS), "more": is_count, "folder": is_text},
         may_fail=True,
     ),
+    # Move a blob to a path in the working folder of the ranks, unless the ranks have changed the file at this path.
     "restore": FrameSchema(
-        "Move a blob to a path in the working folder of the ranks, unless the ranks have changed the file at this "
-        "path.",
         _REQUEST_ID,
         {"blob": is_file_name, "size": is_count, "path": is_relative_subpath, "at": is_number, "instead?": is_text},
         {"outdated?": list_of(is_relative_subpath)},
         answer={"written": is_bool},
         may_fail=True,
     ),
+    # Delete files in the checkpoint folders of ended runs, because the client has copies of them. Then delete empty
+    # folders. A file without `version` was written by "restore". Files that have changed are not deleted.
     "clear": FrameSchema(
-        "Delete files in the checkpoint folders of ended runs, because the client has copies of them. Then delete "
-        'empty folders. A file without `version` was written by "restore". Files that have changed are not deleted.',
         _REQUEST_ID,
         {"folders": list_of(is_relative_subpath), "files": list_of(CLEARED_KEYS)},
     ),
+    # Send a file that an answer to "written" listed, as "data" frames, if the file is unchanged. The last of these
+    # frames has the SHA-256.
     "output": FrameSchema(
-        'Send a file that an answer to "written" listed, as "data" frames, if the file is unchanged. The last of '
-        "these frames has the SHA-256.",
         _REQUEST_ID,
         OUTPUT_KEYS,
         {"at?": is_count},
     ),
+    # Return the stacks of all ranks or some ranks. They are read by py-spy or, if permitted, printed by the ranks after
+    # a signal.
     "stacks": FrameSchema(
-        "Return the stacks of all ranks or some ranks. They are read by py-spy or, if permitted, printed by the "
-        "ranks after a signal.",
         _REQUEST_ID,
         {"ranks?": list_of(is_rank), "signal?": is_bool},
         answer={"ranks": list_of(RANK_STACKS_KEYS)},
     ),
+    # Profile a rank. The body of the answer is the profile in py-spy's raw format.
     "profile": FrameSchema(
-        "Profile a rank. The body of the answer is the profile in py-spy's raw format.",
         _REQUEST_ID,
         {"rank": is_rank, "seconds": is_number},
     ),
+    # Debug a rank at a breakpoint: send `text` to the debugger, or end its input. Without `text` and `eof`, the body of
+    # the answer is the output of the debugger, which is sent within a second. A session ends after 15 s without a
+    # request.
     "debug": FrameSchema(
-        "Debug a rank at a breakpoint: send `text` to the debugger, or end its input. Without `text` and `eof`, the "
-        "body of the answer is the output of the debugger, which is sent within a second. A session ends after 15 s "
-        "without a request.",
         _REQUEST_ID,
         {"rank": is_rank, "who": is_text, "text?": is_text, "eof?": is_bool},
         answer={"over": is_bool},
         may_fail=True,
     ),
+    # A rank of another node is paused at a breakpoint. Pause the timeouts of calls, too. If the frame is repeated, the
+    # pause becomes longer. Requires an agent that lists this kind in `knows`.
     "still": FrameSchema(
-        "A rank of another node is paused at a breakpoint. Pause the timeouts of calls, too. If the frame is "
-        "repeated, the pause becomes longer. Requires an agent that lists this kind in `knows`.",
         {"seconds": is_number},
     ),
+    # Start the metrics sampler. Send samples from offset `at` on, and new samples as they are measured. Requires an
+    # agent that lists this kind in `knows`.
     "metrics": FrameSchema(
-        "Start the metrics sampler. Send samples from offset `at` on, and new samples as they are measured. Requires "
-        "an agent that lists this kind in `knows`.",
         {"at?": is_count},
     ),
+    # Listen for file transfers with other nodes and with the client, and use this certificate.
     "peers": FrameSchema(
-        "Listen for file transfers with other nodes and with the client, and use this certificate.",
         _REQUEST_ID,
         CREDENTIAL_KEYS,
         answer={"port": is_port},
         may_fail=True,
     ),
+    # Fetch a blob, or a file that ranks wrote, from another node. The file becomes a blob of any free name.
     "pull": FrameSchema(
-        "Fetch a blob, or a file that ranks wrote, from another node. The file becomes a blob of any free name.",
         _REQUEST_ID,
         {"hash": is_file_name, "size": is_count, "from": optional(is_address), "output?": object_of(OUTPUT_KEYS)},
     ),
-    "drop": FrameSchema(
-        "Delete these blobs. The calls that used them have ended.", _REQUEST_ID, {"blobs": list_of(is_file_name)}
-    ),
+    # Delete these blobs. The calls that used them have ended.
+    "drop": FrameSchema(_REQUEST_ID, {"blobs": list_of(is_file_name)}),
+    # Return a free port for each rank of the node, and a port for failure messages of other nodes.
     "ports": FrameSchema(
-        "Return a free port for each rank of the node, and a port for failure messages of other nodes.",
         _REQUEST_ID,
         answer={"ports": list_of(is_port), "accelerators": is_count, "line": is_port},
     ),
+    # Return the settings of the pool, for a client that adds a node.
     "setup": FrameSchema(
-        "Return the settings of the pool, for a client that adds a node.",
         _REQUEST_ID,
         answer={
             "env": optional(dict_of(is_text, is_text)),
@@ -537,14 +539,13 @@ FROM_CLIENT: FrameSchemas = {
             "apps": is_bool,
         },
     ),
+    # Return the number of calls of each broadcast. The client repairs a broadcast that started on some nodes only.
     "where": FrameSchema(
-        "Return the number of calls of each broadcast. The client repairs a broadcast that started on some nodes only.",
         _REQUEST_ID,
         answer={"runs": dict_of(is_run_id, RUN_CALL_COUNTS)},
     ),
+    # Return the state of the gang, and the number of calls of each of its runs. The client finds free nodes by this.
     "holds": FrameSchema(
-        "Return the state of the gang, and the number of calls of each of its runs. The client finds free nodes by "
-        "this.",
         _REQUEST_ID,
         answer={
             "epoch": is_count,
@@ -554,52 +555,57 @@ FROM_CLIENT: FrameSchemas = {
             "runs": dict_of(is_run_id, GANG_CALL_COUNTS),
         },
     ),
+    # Return the seconds since the last sign of life of each node that this node watches. Nodes watch each other during
+    # runs that may restart. Requires an agent that lists this kind in `knows`.
     "heartbeats": FrameSchema(
-        "Return the seconds since the last sign of life of each node that this node watches. Nodes watch each other "
-        "during runs that may restart. Requires an agent that lists this kind in `knows`.",
         _REQUEST_ID,
         answer=_SILENCES,
     ),
+    # Add a run that needs nodes to the queue. Only node 0 (the head) has a queue.
     "enqueue": FrameSchema(
-        "Add a run that needs nodes to the queue. Only node 0 (the head) has a queue.",
         QUEUE_REQUEST_KEYS,
         {"since?": is_number},
     ),
-    "dequeue": FrameSchema("Remove a run from the queue.", {"run": is_run_id}),
+    # Remove a run from the queue.
+    "dequeue": FrameSchema({"run": is_run_id}),
+    # First step of a teardown: stop the ranks within their grace period. The agent keeps running to send their last
+    # output, and answers once the ranks have stopped.
     "halt": FrameSchema(
-        "First step of a teardown: stop the ranks within their grace period. The agent keeps running to send their "
-        "last output, and answers once the ranks have stopped.",
         _REQUEST_ID,
     ),
+    # Last step of a teardown: the agent exits.
     "shutdown": FrameSchema(
-        "Last step of a teardown: the agent exits.",
         {"drop?": list_of(is_run_id), "keep?": is_number},
     ),
+    # Set up the ranks for this epoch. The body is the pickled plugins.
     "gang": FrameSchema(
-        "Set up the ranks for this epoch. The body is the pickled plugins.",
         {"epoch": is_count, "info": is_rank_info, "fresh?": is_bool, "line?": GANG_PEERS},
         _PLUGIN_FLAGS,
         body=MAX_PLUGINS_BYTES,
     ),
+    # First frame of a client.
     "hello": FrameSchema(
-        "First frame of a client.",
         {"watch?": is_bool, "observer?": is_bool, "who?": is_text},
     ),
-    "use": FrameSchema("A client that connected as an observer uses the pool from now on, and renews the lease."),
+    # A client that connected as an observer uses the pool from now on, and renews the lease.
+    "use": FrameSchema(),
+    # Notify the ranks that the machine of another node will be preempted.
     "warn": FrameSchema(
-        "Notify the ranks that the machine of another node will be preempted.",
         {"node": is_rank, "left": is_number},
     ),
-    "ping": FrameSchema("Renew the lease and return its remaining time.", {"id?": is_count}, answered_by="pong"),
-    "lock": FrameSchema("Request the gang lock."),
-    "unlock": FrameSchema("Release the gang lock.", {"unclean?": is_bool}),
+    # Renew the lease and return its remaining time.
+    "ping": FrameSchema({"id?": is_count}, answered_by="pong"),
+    # Request the gang lock.
+    "lock": FrameSchema(),
+    # Release the gang lock.
+    "unlock": FrameSchema({"unclean?": is_bool}),
+    # Reserve a port for the rendezvous of the next epoch. Sent only to the first node of a gang.
     "form": FrameSchema(
-        "Reserve a port for the rendezvous of the next epoch. Sent only to the first node of a gang.",
         _REQUEST_ID,
         answered_by="formed",
     ),
+    # Return a unique number for the next epoch. Sent only to node 0 (the head).
     "number": FrameSchema(
-        "Return a unique number for the next epoch. Sent only to node 0 (the head).",
         _REQUEST_ID,
         {"least": is_count},
         answer={"epoch": is_count},
@@ -608,9 +614,9 @@ FROM_CLIENT: FrameSchemas = {
 
 # Frames from workers, and from the process with the plugins' node contexts, to their agent.
 FROM_WORKER: FrameSchemas = {
+    # First frame of a worker. The body is the pickled plugins. If another agent started the worker, the new agent
+    # learns the worker's set-up from this frame.
     "hello": FrameSchema(
-        "First frame of a worker. The body is the pickled plugins. If another agent started the worker, the new "
-        "agent learns the worker's set-up from this frame.",
         {
             "pid": is_count,
             "phase?": is_text,
@@ -625,50 +631,53 @@ FROM_WORKER: FrameSchemas = {
         _SET_UP,
         body=MAX_PLUGINS_BYTES,
     ),
+    # A call has ended. The body is as in the agent's frame. The agent adds keys, and sends the frame to clients.
     "outcome": FrameSchema(
-        "A call has ended. The body is as in the agent's frame. The agent adds keys, and sends the frame to clients.",
         _CALL,
         {"kind": OUTCOME_KIND, "unusable?": is_bool, "ends?": is_text, "left?": is_bool, "joined?": is_bool},
         RESULT_FIELDS,
         body=MAX_EXCEPTION_BYTES,
     ),
+    # A generator yielded a value. The body is as in the agent's frame. The agent adds keys, and sends the frame to
+    # clients.
     "item": FrameSchema(
-        "A generator yielded a value. The body is as in the agent's frame. The agent adds keys, and sends the frame "
-        "to clients.",
         _CALL,
         {"seq": is_count},
         RESULT_FIELDS,
         body=MAX_INLINE_BYTES,
     ),
+    # A call needs the values of a streamed argument from number `next` to number `until` - 1.
     "want": FROM_AGENT["want"],
-    "phase": FrameSchema("The worker has begun a long-running phase.", {"phase": is_text}),
-    "sigterm": FrameSchema(
-        "User code has begun or ceased to handle SIGTERM, for example to save a checkpoint.", {"handles": is_bool}
-    ),
+    # The worker has begun a long-running phase.
+    "phase": FrameSchema({"phase": is_text}),
+    # User code has begun or ceased to handle SIGTERM, for example to save a checkpoint.
+    "sigterm": FrameSchema({"handles": is_bool}),
+    # Files of the script's modules that the worker has loaded. A hash states the content of a file when it was loaded.
     "modules": FrameSchema(
-        "Files of the script's modules that the worker has loaded. A hash states the content of a file when it was "
-        "loaded.",
         {"files": _MODULES},
     ),
-    "secrets": FrameSchema("Values to redact from now on.", {"values": list_of(is_text)}),
-    "entering": FrameSchema("The process enters the `around_app` context of a plugin.", {"plugin": is_text}),
+    # Values to redact from now on.
+    "secrets": FrameSchema({"values": list_of(is_text)}),
+    # The process enters the `around_app` context of a plugin.
+    "entering": FrameSchema({"plugin": is_text}),
+    # An `around_app` context could not be entered. The body is the pickled exception.
     "failed": FrameSchema(
-        "An `around_app` context could not be entered. The body is the pickled exception.",
         {"error": ERROR_KEYS},
         body=MAX_EXCEPTION_BYTES,
     ),
+    # The process is set up for the epoch. Contexts of plugins have been entered or have failed.
     "ready": FrameSchema(
-        "The process is set up for the epoch. Contexts of plugins have been entered or have failed.",
         {"epoch": is_count},
     ),
-    "entered": FrameSchema("All `around_app` contexts have been entered."),
+    # All `around_app` contexts have been entered.
+    "entered": FrameSchema(),
 }
 
 # Frames from an agent to its workers, which do not validate them.
 TO_WORKER: FrameSchemas = {
+    # Set up the process for this epoch. The body is the pickled plugins. `sharers` and `devices` are only for a process
+    # that runs tasks separately from broadcasts.
     "setup": FrameSchema(
-        "Set up the process for this epoch. The body is the pickled plugins. `sharers` and `devices` are only for a "
-        "process that runs tasks separately from broadcasts.",
         {
             "info": is_rank_info,
             "gang?": is_bool,
@@ -681,44 +690,51 @@ TO_WORKER: FrameSchemas = {
         _SET_UP,
         body=MAX_PLUGINS_BYTES,
     ),
+    # Place of the rank, sent before a gang is formed.
     "place": FrameSchema(
-        "Place of the rank, sent before a gang is formed.",
         {"info": is_rank_info, "own": is_rank_info},
     ),
-    "call": FrameSchema(
-        'Run a function. Keys and body are those of the client\'s frame "call".', _CALL_KEYS, body=2 * MAX_INLINE_BYTES
-    ),
+    # Run a function. Keys and body are those of the client's frame "call".
+    "call": FrameSchema(_CALL_KEYS, body=2 * MAX_INLINE_BYTES),
+    # The client has received all values of a generator whose numbers are below `next`.
     "credit": FROM_CLIENT["credit"],
+    # Value of a streamed argument, or a part of this value. If `ends` is "error", the body is the exception that the
+    # iterator raised.
     "fed": FROM_CLIENT["fed"],
-    "exit": FrameSchema("Exit normally."),
+    # Exit normally.
+    "exit": FrameSchema(),
 }
 
 # Frames on separate TLS connections for files (``protocol.blocking_tls_connection``), between nodes and with
 # the client. File content follows the frames. After an invalid answer the connection is closed.
 FILE_FRAMES: FrameSchemas = {
-    "blob": FrameSchema('Request a blob. The answer is "comes", followed by the blob.', {"name": is_file_name}),
+    # Request a blob. The answer is "comes", followed by the blob.
+    "blob": FrameSchema({"name": is_file_name}),
+    # Upload of a blob by the client. The answer is "go". After the client has sent the blob, the node answers "there".
     "put": FrameSchema(
-        'Upload of a blob by the client. The answer is "go". After the client has sent the blob, the node answers '
-        '"there".',
         {"name": is_file_name, "size": is_count},
     ),
+    # Request of the client for the file with a result. The answer is "comes", followed by the file.
     "result": FrameSchema(
-        'Request of the client for the file with a result. The answer is "comes", followed by the file.',
         {"name": is_file_name, "at": is_count},
     ),
+    # Request for a file that ranks wrote. The answer is "comes", followed by the file and "whole".
     "output": FrameSchema(
-        'Request for a file that ranks wrote. The answer is "comes", followed by the file and "whole".',
         OUTPUT_KEYS,
         {"at": is_count, "hashes?": is_bool},
     ),
-    "go": FrameSchema("The node is ready to receive the blob."),
+    # The node is ready to receive the blob.
+    "go": FrameSchema(),
+    # The file was sent completely and has not changed since it was listed. `sha256` may be empty: see `hashes`.
     "whole": FrameSchema(
-        "The file was sent completely and has not changed since it was listed. `sha256` may be empty: see `hashes`.",
         {"sha256": is_text},
     ),
-    "there": FrameSchema("The blob was received and its content matches its name."),
-    "comes": FrameSchema("The content of the file follows this frame.", {"size": is_count}),
-    "answer": FrameSchema("The request failed; the connection is closed.", {"error": is_text}),
+    # The blob was received and its content matches its name.
+    "there": FrameSchema(),
+    # The content of the file follows this frame.
+    "comes": FrameSchema({"size": is_count}),
+    # The request failed; the connection is closed.
+    "answer": FrameSchema({"error": is_text}),
 }
 
 # Body of an "attempt" frame, which contains a step of an agent's request, and the keys that each step requires.
@@ -754,31 +770,30 @@ PEER_REPORT_KEYS = object_of(
 
 # Frames between the agents of a gang. They are authenticated only by their signature, made with the gang's secret key.
 PEER_FRAMES: FrameSchemas = {
+    # Sign of life during a run that may restart.
     "heartbeat": FrameSchema(
-        "Sign of life during a run that may restart.",
         _SILENCES,
         {"node": is_rank, "count": is_count, "signature": is_signature},
     ),
+    # Request about a run without a client. The body is signed JSON. Its `step` is one of these:
+    #
+    # - "stop": Stop the run.
+    # - "report": Report how the ranks ended.
+    # - "prepare": Reserve ports.
+    # - "begin": Begin the next attempt.
+    # - "notice": Let the ranks save, because a machine will be preempted.
+    # - "probe": Check whether the machine of another node refuses connections to its agent.
     "attempt": FrameSchema(
-        "Request about a run without a client. The body is signed JSON. Its `step` is one of these:\n"
-        "\n"
-        '- "stop": Stop the run.\n'
-        '- "report": Report how the ranks ended.\n'
-        '- "prepare": Reserve ports.\n'
-        '- "begin": Begin the next attempt.\n'
-        '- "notice": Let the ranks save, because a machine will be preempted.\n'
-        '- "probe": Check whether the machine of another node refuses connections to its agent.',
         {"epoch": is_count, "signature": is_signature},
         body=MAX_PEER_BODY_BYTES,
     ),
-    "report": FrameSchema(
-        'Answer to "attempt". The body is signed JSON.', {"signature": is_signature}, body=MAX_PEER_BODY_BYTES
-    ),
+    # Answer to "attempt". The body is signed JSON.
+    "report": FrameSchema({"signature": is_signature}, body=MAX_PEER_BODY_BYTES),
 }
 
 
-_UNKNOWN = FrameSchema("", body=MAX_INLINE_BYTES)
-_OTHER_RELEASE = {"welcome": FrameSchema("", {"version": is_count})}
+_UNKNOWN = FrameSchema(body=MAX_INLINE_BYTES)
+_OTHER_RELEASE = {"welcome": FrameSchema({"version": is_count})}
 
 
 def validate_header(forms: FrameSchemas, header: Header, head: int, body: int) -> None:

@@ -249,8 +249,9 @@ MAX_HEADER_BYTES = 8 << 20  # default of the maximum bytes of a header; some kin
 class FrameSchema:
     """Schema of one kind of frame: keys, size limits, and answer.
 
+    The comment above a schema in its table is the description on the protocol page.
+
     Args:
-        says: Description for the protocol page.
         groups: Validators of the keys; names of optional keys end in "?".
         body: Maximum bytes of the body.
         head: Maximum bytes of the header.
@@ -259,11 +260,10 @@ class FrameSchema:
         may_fail: Whether the answer may be an error instead.
     """
 
-    __slots__ = ("answer", "answered_by", "body", "checks", "head", "may", "may_fail", "needs", "says")
+    __slots__ = ("answer", "answered_by", "body", "checks", "head", "may", "may_fail", "needs")
 
     def __init__(
         self,
-        says: str,
         *groups: Checks,
         body: int = 0,
         head: int = MAX_HEADER_BYTES,
@@ -271,7 +271,6 @@ class FrameSchema:
         answered_by: str = "known",
         may_fail: bool = False,
     ) -> None:
-        self.says = says
         self.needs, self.may = split_keys(groups)
         self.checks = {**self.needs, **self.may}
         self.body = body

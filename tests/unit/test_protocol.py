@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import skyward_core
-from tests.protocol_page import PAGE, TABLES, TYPES, page, types
+from tests.protocol_page import PAGE, TABLES, TYPES, descriptions, page, types
 from tests.support.sources import nodes_of
 
 ROOT = Path(skyward_core.__file__).parent
@@ -19,9 +20,10 @@ def test_generated_protocol_files_are_current() -> None:
 
 
 def test_every_frame_kind_has_a_description() -> None:
+    described = descriptions()
     for title, _, _, forms in TABLES:
         for kind, form in forms.items():
-            assert form.says.endswith("."), f"{title}: {kind} says {form.says!r}"
+            assert re.match("[A-Z].*[.]$", described[form], re.DOTALL), f"{title}: {kind} says {described[form]!r}"
 
 
 def test_every_sent_frame_kind_is_in_a_schema_table() -> None:
