@@ -598,6 +598,7 @@ RECORD = "outputs.jsonl"  # name of the record of downloaded files, which is in 
 FOLDER = "outputs"  # name of the default download folder, which is in the client's working folder
 QUIET_TIME = 2.0  # seconds without a change after which a file counts as complete
 FETCH_INTERVALS = (2.0, 15.0)  # seconds: delay of the first scan during a run, maximum delay of later scans
+CHECKPOINT_INTERVAL = 5.0  # seconds; maximum delay of later scans if runs may restart, because work would be lost
 UPLOAD_TIMEOUT = 300.0  # seconds for which a teardown waits for the upload of a checkpoint to a store
 MAX_ENDED_RUNS = 32  # maximum number of ended runs that await a scan; the teardown fetches the files of older runs
 MAX_NAMED_FILES = 5  # maximum number of files that a receipt names per node
@@ -923,16 +924,19 @@ class Outputs:
                 await asyncio.sleep(FETCH_INTERVALS[0])
 
     async def _fetch_until_idle(self) -> None:
-        """Scan active runs at growing intervals, and each ended run once. Return when no run remains."""
+        """Scan active runs, and each ended run once. Return when no run remains.
+
+        The interval of the scans grows while no file changes.
+        """
         delay, longest = FETCH_INTERVALS
+        longest = min(longest, CHECKPOINT_INTERVAL) if self._context.options.on_loss == "restart" else longest
         while (self._ended_runs or self._active_runs) and not self._context.detached:
             if not self._ended_runs:
                 self._wake.clear()
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(delay):
                         await self._wake.wait()
-                except TimeoutError:
-                    delay = min(longest, delay * 1.5)
+                delay = min(longest, delay * 1.5)
             while self._ended_runs:
                 run = next(iter(self._ended_runs))
                 del self._ended_runs[run]
@@ -941,6 +945,7 @@ class Outputs:
                 await self._context.checkpoints.update(run, found)
             for run in self._active_runs:
                 found = await self.files(self._patterns, run, whole=False)
+                delay = FETCH_INTERVALS[0] if any(file.age <= QUIET_TIME for file in found.files) else delay
                 quiet = [file for file in self._wanted(found.files) if file.age > QUIET_TIME]
                 await self._fetch_files(found, quiet, run, tries=1, keeps_whole=True)
                 await self._context.checkpoints.update(run, found)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -34,7 +37,7 @@ from skyward_core.node.agent import output_checkpoint_and_source_files
 from skyward_core.node.agent.output_checkpoint_and_source_files import OutputFile, file_version, find_written_files
 from skyward_core.node.bootstrap.receive_working_folder import FolderItem, to_json
 from skyward_core.pool import output_files
-from skyward_core.pool.output_files import OutputFetcher, OutputRecord, _select_newest
+from skyward_core.pool.output_files import FileListing, OutputFetcher, OutputRecord, Outputs, _select_newest
 from skyward_core.protocol.validators import is_relative_subpath
 from skyward_core.runtime.instance_info_and_attempt import InstanceInfo, using
 from skyward_core.runtime.output_decorators import silent, stderr, stdout
@@ -437,3 +440,48 @@ def test_output_file_that_changes_while_read_is_reported(tmp_path: Path) -> None
         file.close()
         with pytest.raises(OSError, match=CHANGED_MESSAGE):
             OutputFile(str(folder), "x", version)
+
+
+@pytest.mark.parametrize("on_loss", ["fail", "restart"])
+async def test_scans_of_output_files_wait_longer_only_while_no_file_changes(
+    monkeypatch: pytest.MonkeyPatch, on_loss: str
+) -> None:
+    waits: list[float] = []
+    ages = iter([60.0] * 8 + [0.5] + [60.0] * 2)
+
+    class Timeout:
+        """Replacement of ``asyncio.timeout`` that expires at once."""
+
+        def __init__(self, delay: float) -> None:
+            waits.append(delay)
+
+        async def __aenter__(self) -> None:
+            raise TimeoutError
+
+        async def __aexit__(self, *_: object) -> None: ...
+
+    class Scanned(Outputs):
+        def __init__(self) -> None:
+            self._context, self._ended_runs, self._wake = context, {}, asyncio.Event()  # type: ignore[assignment]
+            self._outdated: set[tuple[str, str]] = set()
+            self._patterns = ()
+
+        async def files(self, *_: Any, **__: Any) -> FileListing:
+            age = next(ages, None)
+            if age is None:
+                context.registry.runs.clear()
+            return FileListing([] if age is None else [WrittenFile("a.pt", 1, time.time() - age, 0, "v")], 0, {}, {})
+
+        async def _fetch_files(self, *_: Any, **__: Any) -> list[FetchedFile]:
+            return []
+
+    async def update(*_: Any) -> None: ...
+
+    context = SimpleNamespace(
+        options=SimpleNamespace(on_loss=on_loss), detached=False, view=SimpleNamespace(state="stopping"),
+        registry=SimpleNamespace(runs={"r1": None}), checkpoints=SimpleNamespace(update=update),
+    )  # fmt: skip
+    monkeypatch.setattr("asyncio.timeout", Timeout)
+    await Scanned()._fetch_until_idle()
+    longest = {"fail": 15.0, "restart": 5.0}[on_loss]
+    assert (waits[:3], waits[8], waits[9:]) == ([2.0, 3.0, 4.5], longest, [2.0, 3.0, 4.5])
