@@ -347,6 +347,7 @@ def test_run_shrinks_without_a_client_when_a_machine_reboots_at_once(make_lab: M
     assert running.result() == [[(3, 3, rank)] for rank in range(3)]
 
 
+@pytest.mark.proof("6 s of a processor")
 def test_run_goes_on_with_the_nodes_that_are_left(make_lab: MakeLab) -> None:
     """The client is there, but no spare host. The next call has two ranks from its start."""
     lab = make_lab(3)

@@ -203,6 +203,7 @@ def save_elsewhere_and_die(seen: str) -> list[str]:
     return sorted(each.parent.name for each in folder.rglob("w.bin"))
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_files_of_a_pattern_are_checkpoints_within_their_size(hosts: Hosts, project: Path) -> None:
     """The client deletes the oldest ones beyond ``checkpoint_limit``. The other node continues from the newest."""
     limits = {"keep_checkpoints": 9, "checkpoint_limit": 2500}

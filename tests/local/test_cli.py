@@ -486,6 +486,7 @@ def notify(cli: Cli, **settings: str) -> Path:
     return file
 
 
+@pytest.mark.proof("0.6 s of a processor")
 def test_notify_command_is_run_with_the_outcome_of_a_run(dev_pool_cli: Cli) -> None:
     notifications = notify(dev_pool_cli, after="0", command=f"""'''sh -c "{TOLD.replace('"', chr(92) + '"')}"'''""")
     dev_pool_cli("run", "endings.py:fine", "--pool", "dev")

@@ -149,6 +149,7 @@ with sky.Compute(provider=sky.Local(), nodes=8, name="wide", options=sky.Options
 """
 
 
+@pytest.mark.proof("2 s of a processor")
 def test_pool_created_by_another_process_is_shown_up_only_when_complete(home: Path) -> None:
     go_on = home.with_name("go-on")
     maker = subprocess.Popen([sys.executable, "-c", WIDE, go_on], stdin=subprocess.PIPE, text=True)

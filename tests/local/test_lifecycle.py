@@ -548,6 +548,7 @@ def test_observing_a_pool_does_not_extend_its_lease(home: Path) -> None:
     wait_until(gone, 60, what="the end of a pool that many look at and nobody uses")
 
 
+@pytest.mark.proof("0.4 s of a processor", after=1)
 @pytest.mark.usefixtures("home")
 @pytest.mark.parametrize("used", [True, False])
 def test_pool_whose_client_detached_during_start_is_unfinished(tmp_path: Path, used: bool) -> None:

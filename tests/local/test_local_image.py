@@ -251,6 +251,7 @@ def where() -> str:
     return str(Path.cwd())
 
 
+@pytest.mark.proof("0.2 s of a processor", after=1)
 @pytest.mark.parametrize("folder", ["sub", "~/sub", Path("sub")], ids=["relative", "home", "path"])
 def test_relative_or_home_workdir_is_resolved_as_in_a_shell(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str | Path

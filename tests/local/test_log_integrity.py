@@ -102,6 +102,7 @@ def test_crashed_rank_leaves_its_last_lines_and_a_stack(pool: sky.Compute) -> No
     assert b"Segmentation fault" in log_of(pool, run, outcome.rank, "err")
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_teardown_right_after_a_flood_loses_no_lines(home: Path) -> None:
     def flood() -> str:
         digest = hashlib.sha256()

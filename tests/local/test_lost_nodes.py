@@ -538,6 +538,7 @@ def test_leaving_client_is_told_where_its_run_continues(home: Path, tmp_path: Pa
             assert again.wait(run) == [0, 1]
 
 
+@pytest.mark.proof("0.6 s of a processor")
 def test_replacement_machine_that_does_not_start_is_replaced(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_recovery, "REPLACEMENT_PAUSES", (0.05, 0.05))
     real, broken = sky.Local.replace, list[Machine]()

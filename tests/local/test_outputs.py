@@ -582,6 +582,7 @@ def test_output_files_of_stopped_ranks_go_to_the_client_that_ends_them(
     assert "late/last.pt" not in done.stdout, "what has come is not named as left there"
 
 
+@pytest.mark.proof("0.8 s of a processor")
 def test_fetch_ends_when_another_client_ends_the_pool(
     hosts: Hosts, project: Path, tmp_path: Path, through_ssh: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

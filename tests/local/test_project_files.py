@@ -27,6 +27,7 @@ def cli(tmp_path: Path, mark: Path) -> Cli:
     return cli
 
 
+@pytest.mark.proof("0.1 s of a processor", after=4)
 @pytest.mark.parametrize(
     "words",
     [

@@ -114,6 +114,7 @@ def test_run_that_cannot_be_rerun_is_rejected(cli: Cli) -> None:
     cli.folder.joinpath("moved.py").rename(cli.folder / "maths.py")
 
 
+@pytest.mark.proof("1 s of a processor")
 def test_launch_record_of_a_client_killed_at_the_start_is_saved(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     git = cli.write("git", "#!/bin/sh\nexec sleep 60\n")  # it has not come to that yet
     git.chmod(0o700)

@@ -582,6 +582,7 @@ print("receipt:", compute.receipt.ok)
 """
 
 
+@pytest.mark.proof("1.5 s of a processor")
 def test_forked_child_of_a_script_leaves_the_pool_to_its_parent(tmp_path: Path, home: Path) -> None:
     path = tmp_path / "forks.py"
     path.write_text(FORKS)
@@ -628,6 +629,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.proof("0.8 s of a processor")
 def test_cached_functions_and_classes_of_a_script_are_pickled(home: Path, tmp_path: Path) -> None:
     script = tmp_path / "cached.py"
     script.write_text(BY_NAME)

@@ -332,6 +332,7 @@ def _is_full(pipe: int) -> bool:
     return bool(unread > fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) - 4096)
 
 
+@pytest.mark.proof("0.7 s of a processor")
 def test_non_blocking_output_pipe_receives_everything(cli: Cli) -> None:
     cli.write("flood.py", FLOODS)
     reading, writing = os.pipe()

@@ -144,6 +144,7 @@ async def test_help_shows_every_key(app: SkywardApp) -> None:
         await press(pilot, "f1", until=lambda: isinstance(app.screen, PoolsScreen))
 
 
+@pytest.mark.proof("0.7 s of a processor")
 async def test_help_filters_keys_by_words_and_uses_the_width(app: SkywardApp) -> None:
     async with running_app(app, (160, 48), until="No pools yet") as pilot:
         await press(pilot, "?", until=lambda: screen_text(app).count("Most used here") == 1)
@@ -233,6 +234,7 @@ async def test_palette_runs_actions_of_the_screen_below(app: SkywardApp, session
         await press(pilot, "down", "enter", until=lambda: isinstance(app.screen, RunScreen) and app.screen.merged)
 
 
+@pytest.mark.proof("0.6 s of a processor")
 async def test_palette_lists_each_command_with_its_keys_in_one_row(app: SkywardApp, session: FakeSession) -> None:
     session.pool_with_run("llama-ft")
     async with on_run_screen(app, (80, 24)) as (pilot, _):

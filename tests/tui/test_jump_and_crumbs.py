@@ -47,6 +47,7 @@ async def test_jump_closes_without_effect_on_other_keys_and_resize(app: SkywardA
         await until(pilot, lambda: app.screen is below)
 
 
+@pytest.mark.proof("2 s of a processor")
 async def test_ctrl_l_opens_jump_while_text_is_typed(app: SkywardApp, session: FakeSession) -> None:
     async with on_launch_form(app, (120, 40), "a'b") as (pilot, form):
         assert isinstance(form, LaunchScreen)
@@ -89,6 +90,7 @@ async def test_click_on_a_breadcrumb_opens_its_screen(app: SkywardApp, session: 
         await until(pilot, lambda: isinstance(app.screen, PoolsScreen) and len(app.screen_stack) == 1)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_breadcrumb_does_not_leave_a_launch_that_creates_a_pool(app: SkywardApp, session: FakeSession) -> None:
     async with running_app(app, (120, 40), until=lambda: app.session is not None) as pilot:
         await press(pilot, "n", until=lambda: isinstance(app.screen, LaunchScreen) and "launch" in screen_text(app))

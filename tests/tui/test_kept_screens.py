@@ -34,6 +34,7 @@ def view(session: FakeSession) -> PoolView:
     return view
 
 
+@pytest.mark.proof("1.5 s of a processor")
 async def test_run_screen_restores_filter_panel_merge_and_zoom(session: FakeSession, view: PoolView) -> None:
     app = made(session)
     async with on_run_screen(app, (120, 40)) as (pilot, screen):
@@ -141,6 +142,7 @@ async def test_next_start_opens_an_earlier_run_again(session: FakeSession, view:
         await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run_id == first)
 
 
+@pytest.mark.proof("0.5 s of a processor", after=1)
 @pytest.mark.parametrize("is_over", [False, True])
 async def test_unlisted_run_is_requested_if_its_pool_has_ended(
     session: FakeSession, view: PoolView, is_over: bool
@@ -158,6 +160,7 @@ async def test_unlisted_run_is_requested_if_its_pool_has_ended(
         pass
 
 
+@pytest.mark.proof("0.7 s of a processor", after=1)
 @pytest.mark.parametrize(("price", "kind"), [(0.0, RunScreen), (2.5, PoolsScreen)])
 async def test_next_start_prefers_a_pool_that_costs_money_to_an_ended_one(
     session: FakeSession, view: PoolView, price: float, kind: type[Screen[Any]]

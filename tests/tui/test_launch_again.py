@@ -76,6 +76,7 @@ async def test_launch_again_uses_the_pool_of_the_run_if_it_is_up(
         assert [each.joined for each in session.kept_launches.values()] == [False, True]
 
 
+@pytest.mark.proof("1.5 s of a processor")
 async def test_launch_again_repeats_options_without_a_field(
     app: SkywardApp, session: FakeSession, launch: LaunchRecord
 ) -> None:

@@ -220,6 +220,7 @@ async def test_launch_suggestion_is_clicked_and_stays_visible(app: SkywardApp, t
         await until(pilot, lambda: screen.form().script == "example:hello" and not screen.query("#starts"))
 
 
+@pytest.mark.proof("2 s of a processor", after=1)
 @pytest.mark.parametrize("size", [(60, 15), (80, 24)])
 async def test_small_launch_form_shows_examples_until_it_has_a_script(app: SkywardApp, size: Size) -> None:
     async with on_launch_form(app, size, "", until="packaged examples") as (pilot, screen):
@@ -231,6 +232,7 @@ async def test_small_launch_form_shows_examples_until_it_has_a_script(app: Skywa
         assert "packaged examples" not in screen_text(app)
 
 
+@pytest.mark.proof("1.5 s of a processor")
 async def test_enlarged_launch_form_never_shows_the_examples_beside_the_form(
     app: SkywardApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ async def test_script_without_functions_is_launched_as_a_whole(
     assert (form.whole, form.function, form.arguments) == (True, "", "--name 'a b' -- 3")
 
 
+@pytest.mark.proof("1.5 s of a processor", after=1)
 @pytest.mark.parametrize(("plugins", "expected"), [((), {"torch"}), (("jax",), {"jax"})], ids=["detected", "chosen"])
 async def test_restored_draft_detects_plugins_unless_the_user_chose_others(
     app: SkywardApp, project: Path, plugins: tuple[str, ...], expected: set[str]

@@ -127,6 +127,7 @@ async def test_curves_fill_the_panel_and_an_idle_network_has_one_row(app: Skywar
         assert all(rows[titles[0] : -2]), "no row of the panel is empty"
 
 
+@pytest.mark.proof("0.7 s of a processor")
 async def test_curves_are_drawn_again_after_some_samples(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -326,6 +326,7 @@ async def test_charts_fill_the_panel_and_other_metrics_have_a_row(
             assert screen.panels["metrics"].region.height >= 0.45 * size[1]
 
 
+@pytest.mark.proof("0.7 s of a processor")
 async def test_panel_painted_for_another_size_is_not_shown(
     app: SkywardApp, session: FakeSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

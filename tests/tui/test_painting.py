@@ -246,6 +246,7 @@ async def test_layout_is_computed_only_if_a_label_changes_its_number_of_rows(mon
         assert await paint(Content("wants float")) == ("wants\nfloat", 2, False)
 
 
+@pytest.mark.proof("0.8 s of a processor")
 async def test_partial_update_equals_the_one_of_textual(app: SkywardApp, session: FakeSession) -> None:
     async with app.run_test(size=(120, 40)) as pilot:
         await board_of(app, session, pilot)

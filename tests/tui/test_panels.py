@@ -305,6 +305,7 @@ def heights(screen: RunScreen, *names: str) -> list[int]:
     return [screen.panels[name].region.height for name in names]
 
 
+@pytest.mark.proof("0.5 s of a processor", after=2)
 @pytest.mark.parametrize("size", [(60, 15), (80, 24), (99, 40), (160, 29)])
 async def test_short_log_leaves_its_rows_to_the_charts(app: SkywardApp, session: FakeSession, size: Size) -> None:
     view, run = session.pool_with_run("llama-ft", 4)

@@ -578,6 +578,7 @@ def past_of(view: PoolView, many: int) -> list[PastRun]:
     return [past_run(number, run=f"r{number}", key=view.key) for number in range(many)]
 
 
+@pytest.mark.proof("0.2 s of a processor", after=3)
 @pytest.mark.parametrize(
     ("size", "past", "place"),
     [
@@ -682,6 +683,7 @@ async def test_list_of_pools_shows_the_cost_of_today(
         await until(pilot, "$14.50 today")
 
 
+@pytest.mark.proof("0.8 s of a processor")
 async def test_cursor_is_on_the_run_that_was_left(app: SkywardApp, session: FakeSession) -> None:
     view, first = session.pool_with_run("train", 2)
     session.end_run(view, first)

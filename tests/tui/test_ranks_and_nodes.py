@@ -115,6 +115,7 @@ def measured(session: FakeSession, nodes: int, gpus: int) -> MachineMetrics:
     return book
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_wide_row_of_a_rank_shows_gpu_use_and_memory(app: SkywardApp, session: FakeSession) -> None:
     view, _ = session.pool_with_run("llama-ft", 2, 4)
     view.machines = measured(session, 2, 4)

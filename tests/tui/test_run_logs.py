@@ -115,6 +115,7 @@ async def test_at_most_four_log_columns_are_shown(app: SkywardApp, session: Fake
         await until(pilot, lambda: sum(column.display for column in columns(screen)) == 1)
 
 
+@pytest.mark.proof("0.5 s of a processor")
 async def test_merged_log_can_show_only_failed_ranks(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("p", 4)
     run = failed_run(session, view)
@@ -302,6 +303,7 @@ async def test_log_continues_in_files_beyond_the_ring(app: SkywardApp, session: 
         await until(pilot, lambda: saved.exists() and saved.read_text() == text)
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_search_in_files_shows_its_progress(
     app: SkywardApp, session: FakeSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

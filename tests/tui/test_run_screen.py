@@ -507,6 +507,7 @@ async def test_header_shows_the_time_since_the_newest_copied_checkpoint(app: Sky
         await until(pilot, lambda: "work at risk 6:1" in screen_text(app))
 
 
+@pytest.mark.proof("0.8 s of a processor")
 async def test_messages_about_a_state_end_with_that_state(app: SkywardApp, session: FakeSession) -> None:
     view, run = session.pool_with_run("llama-ft")
     async with on_run_screen(app, SIZE) as (pilot, _):

@@ -68,6 +68,7 @@ async def test_files_that_would_be_lost_are_named_with_a_choice(
         assert session.kept_outputs == [expected]
 
 
+@pytest.mark.proof("0.3 s of a processor", after=2)
 @pytest.mark.parametrize(
     ("left", "message"),
     [

@@ -308,6 +308,7 @@ async def test_bar_marks_the_focused_field_of_dialogs_and_prompts(app: SkywardAp
             assert app.focused is not None and app.focused.styles.border_left[0] == "outer", keys
 
 
+@pytest.mark.proof("6 s of a processor")
 async def test_bar_marks_the_focused_field_in_every_theme(app: SkywardApp, tmp_path: Path, proofs: bool) -> None:
     """WCAG 2.2 (1.4.11) requires a contrast of 3 to 1. Without proofs, one theme in three is tested."""
     (tmp_path / "train.py").write_text("")

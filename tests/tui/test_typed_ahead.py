@@ -120,6 +120,7 @@ def test_typed_ahead_keys_arrive_on_a_real_terminal(tmp_path: Path) -> None:
 ZOOM = "Zoom panel"
 
 
+@pytest.mark.proof("1 s of a processor")
 async def test_repeated_actions_open_and_close_one_screen(app: SkywardApp, session: FakeSession) -> None:
     view = session.pool("llama-ft", 2)
     answers: list[str | None] = []
