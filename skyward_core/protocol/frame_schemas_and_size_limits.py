@@ -315,7 +315,6 @@ FROM_AGENT: FrameSchemas = {
         body=MAX_INLINE_BYTES,
     ),
     # A call needs the values of a streamed argument from number `next` to number `until` - 1.
-    # A call needs the values of a streamed argument from number `next` to number `until` - 1.
     "want": FrameSchema(
         _WANT,
     ),
@@ -426,10 +425,7 @@ FROM_CLIENT: FrameSchemas = {
         {"calls": dict_of(is_run_id, optional(list_of(is_call_index)))},
     ),
     # The client has received all values of a generator whose numbers are below `next`.
-    # The client has received all values of a generator whose numbers are below `next`.
     "credit": FrameSchema(_CALL, {"next": is_count}),
-    # Value of a streamed argument, or a part of this value. If `ends` is "error", the body is the exception that the
-    # iterator raised.
     # Value of a streamed argument, or a part of this value. If `ends` is "error", the body is the exception that the
     # iterator raised.
     "fed": FrameSchema(
