@@ -17,7 +17,7 @@ from skyward_core.client.run_history import RunLogs
 from skyward_core.model.errors import UsageError
 from skyward_core.model.metric_definitions_series_and_export import import_pyarrow
 from skyward_core.model.outcomes_states_and_alerts import Outcome
-from skyward_core.util.format_bytes import format_size
+from skyward_core.util.number_size_and_time_format import format_size
 from skyward_core.util.safe_file_access import is_dir
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.log_buffers_and_rank_activity import rank_prefix

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_tui.text.number_time_and_run_state_format import failure, precise_duration
+from skyward_tui.text.number_time_and_run_state_format import duration, failure
 from skyward_tui.text.text_width_tables_and_ascii import clip, one_line
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def message(notification: Notification) -> str:
         case "lost":
             text = f"{about} on {notification.pool} is lost: its outcome is unknown"
         case _:
-            took = "" if notification.seconds is None else f" after {precise_duration(notification.seconds)}"
+            took = "" if notification.seconds is None else f" after {duration(notification.seconds, precise=True)}"
             detail = f": {notification.detail}" if notification.detail else ""
             text = f"{about} on {notification.pool} {notification.kind}{took}{detail}"
     return sanitize_line(text)

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 from skyward_core.model.errors import PoolError, UsageError, convert_errors
 from skyward_core.runtime.framework_rendezvous_and_thread_limits import is_gang_call
 from skyward_core.runtime.instance_info_and_attempt import instance_info
-from skyward_core.util.format_bytes import format_size
+from skyward_core.util.number_size_and_time_format import format_size
 
 SOCKET = "socket"
 PATIENCE = 60.0  # seconds to wait for a server on another node, because the head node may start later than this node

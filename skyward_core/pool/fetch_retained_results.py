@@ -39,7 +39,7 @@ from skyward_core.store.state_folder import pool_path
 from skyward_core.transport.background_loop import cancel_tasks
 from skyward_core.transport.file_and_result_downloads import ResultDownload
 from skyward_core.transport.transport import Transport
-from skyward_core.util.format_bytes import format_size
+from skyward_core.util.number_size_and_time_format import format_size
 from skyward_core.util.safe_file_access import write_atomic
 from skyward_core.util.terminal_safe_text import sanitize_line
 

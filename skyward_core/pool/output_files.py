@@ -41,8 +41,8 @@ from skyward_core.transport.file_and_result_downloads import (
     IncomingOutput,
     check_folder_owner,
 )
-from skyward_core.util.format_bytes import format_size
 from skyward_core.util.light_dataclass import Value, value
+from skyward_core.util.number_size_and_time_format import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views import events, group_pairs
 

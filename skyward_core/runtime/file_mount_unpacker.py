@@ -68,7 +68,7 @@ def _error_hint(error: Exception, place: str) -> str:
             place = os.path.dirname(place)  # noqa: PTH120
         disk = os.statvfs(place)
         free = disk.f_bavail * disk.f_frsize
-        from skyward_core.util.format_bytes import format_size
+        from skyward_core.util.number_size_and_time_format import format_size
 
         return f"Free some space there (now {format_size(free)}), or choose a place on another disk"
     if number in {errno.EACCES, errno.EPERM, errno.EROFS}:

@@ -16,8 +16,8 @@ from typing import Any, ClassVar, NamedTuple, Self
 from skyward_core.model.machines_checks_and_gpu_use import Machine
 from skyward_core.model.outcomes_states_and_alerts import PoolStatus, RootCause, RunKind, RunStatus
 from skyward_core.protocol.node_paths import NodePaths
-from skyward_core.util.format_bytes import format_size
 from skyward_core.util.light_dataclass import Value, value
+from skyward_core.util.number_size_and_time_format import format_size
 
 REMAINS = "remains on the host: "  # beginning of a note in a receipt about unfetched files
 RUN_ID = re.compile(r"[0-9a-f]{1,32}")  # syntax of run ids, validated because hosts report them, too

@@ -22,8 +22,8 @@ from skyward_core.store.state_folder import find_state_folder, is_state_folder
 from skyward_core.tasks import job_yaml_validation as job_yaml
 from skyward_core.tasks.job_file_resources import ResourceReader, WantedMachine
 from skyward_core.tasks.shell_and_script_calls import resolve_variables
-from skyward_core.util.format_bytes import format_size
 from skyward_core.util.light_dataclass import Value, value
+from skyward_core.util.number_size_and_time_format import format_size
 from skyward_core.util.redaction import MIN_SECRET_LENGTH, is_secret_name, secret_values, strip_credentials
 from skyward_core.util.safe_file_access import exists, expand_user, is_dir, is_file, read_text, resolve_path
 

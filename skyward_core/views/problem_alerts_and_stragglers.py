@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, get_args
 from skyward_core.model.metric_definitions_series_and_export import describe_throttling
 from skyward_core.model.outcomes_states_and_alerts import Alert as Alert
 from skyward_core.model.outcomes_states_and_alerts import AlertKind
+from skyward_core.util.number_size_and_time_format import number
 from skyward_core.views.machine_metrics import MachineMetrics, describe_xid, memory_share, slowdown_bits
 from skyward_core.views.outliers_and_bands import find_outliers, median
 
@@ -126,7 +127,7 @@ def _straggler_alerts(pool: PoolView, run: RunView, lags: LagTracker) -> Iterato
             series.setdefault(name, {})[rank] = diagnostics
     for name, values in paces.items():
         for rank in _lagging_ranks(values, series[name]):
-            words = f"{name} {values[rank]:.4g}, others ~{median(values.values()):.4g}"
+            words = f"{name} {number(values[rank])}, others ~{number(median(values.values()))}"
             yield Alert("straggler", rank, None, None, name, lags.lag_start(name, rank, series[name]), words)
 
 

@@ -16,7 +16,7 @@ from skyward_core.views.pool_view import PoolView, RunView, TaskView
 from skyward_core.views.result_comparison import compare_results, find_disagreements
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.text.error_hint_text import failure_hints
-from skyward_tui.text.number_time_and_run_state_format import count, failure, number, precise_duration
+from skyward_tui.text.number_time_and_run_state_format import count, duration, failure, number
 from skyward_tui.text.queue_trial_and_comparison_rows import difference_table, parse_rank_pair
 from skyward_tui.text.text_width_tables_and_ascii import clip, one_line
 from skyward_tui.text.text_width_tables_and_ascii import table as table
@@ -49,7 +49,7 @@ def run_table(run: RunView) -> tuple[list[tuple[str, ...]], list[int | None]]:
     rows: list[tuple[str, ...]] = [("rank", "node", "outcome", "time", "result")]
     for task in tasks:
         name = rank_prefix(task.rank)[:4] if run.kind == "broadcast" else f"#{task.index} {rank_prefix(task.rank)[:4]}"
-        time = precise_duration(task.outcome.seconds) if task.outcome else ""
+        time = duration(task.outcome.seconds, precise=True) if task.outcome else ""
         rows.append((name, f"n{task.node}", state_text(task.state), time, outcome_note(task)))
     return rows, [1, *(COLORS.get(task.state) for task in tasks)]
 
@@ -159,7 +159,7 @@ def receipt_line(receipt: Receipt, *, machines: bool = False) -> str:
     if receipt.retained:
         more += f"\n  fetch the retained results: skyward-tui down {receipt.pool} (discard them: --discard)"
     if receipt.ok:
-        return f"pool {receipt.pool} is down: {receipt} ({precise_duration(receipt.seconds)}){more}"
+        return f"pool {receipt.pool} is down: {receipt} ({duration(receipt.seconds, precise=True)}){more}"
     if not receipt.unaccounted:
         return f"pool {receipt.pool} is down, but the ledger could not be updated and still lists it: {receipt}{more}"
     return f"pool {receipt.pool} is NOT verified down; it may still run and cost money: {receipt}{more}"

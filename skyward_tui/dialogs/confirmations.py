@@ -12,7 +12,7 @@ from textual.content import Content
 from textual.widgets import Button, Static
 
 from skyward_core.model.errors import SkywardError
-from skyward_core.util.format_bytes import format_size
+from skyward_core.util.number_size_and_time_format import format_size
 from skyward_core.views.pool_view import PoolView
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen, Dialog, Result
 from skyward_tui.text.error_hint_text import format_error

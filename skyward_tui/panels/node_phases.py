@@ -13,7 +13,7 @@ from skyward_core.views.pool_view import PHASES, NodeView, PoolView, RunView
 from skyward_tui.panels.panel import RunPanel, RunSelection
 from skyward_tui.text.error_hint_text import format_detail
 from skyward_tui.text.hardware_and_offer_cells import usage_summary
-from skyward_tui.text.number_time_and_run_state_format import age, clock, duration, precise_duration, preemption_text
+from skyward_tui.text.number_time_and_run_state_format import clock, duration, preemption_text
 from skyward_tui.text.rank_states_from_views import is_absent, link_note
 from skyward_tui.text.state_styles import FAILURES, node_style, state_style
 from skyward_tui.text.text_width_tables_and_ascii import clip, clip_parts
@@ -74,7 +74,7 @@ class PhaseBoard(VirtualList[NodeView]):
         if self.is_summary:
             use = "" if pool.machines is None else usage_summary(pool.machines)
             mark = state_style("ready")
-            text = use or f"all nodes ready for {age(now - max(node.since for node in nodes))}"
+            text = use or f"all nodes ready for {duration(now - max(node.since for node in nodes))}"
             text = clip_parts(text, self.size.width - 4)
             self._rows = [(self._chosen, Content.assemble((f" {mark.glyph} ", mark.style), text))]
         else:
@@ -146,7 +146,7 @@ class PhaseBoard(VirtualList[NodeView]):
     def _node(self, node: NodeView, pool: PoolView, now: float) -> Content:
         absent = is_absent(pool, node)
         mark = node_style("absent" if absent else node.phase)
-        time = "" if absent else (age if node.phase in ("ready", "gone") else duration)(now - node.since)
+        time = "" if absent else duration(now - node.since)
         reached = len(_PHASE_ORDER) if node.phase == "gone" else _PHASE_ORDER.index(node.phase) + 1
         style = mark.style
         parts = [(f" n{node.index:<3}", "bold")]
@@ -176,8 +176,7 @@ def _steps(steps: Sequence[StepOnNode]) -> Iterator[tuple[str, str]]:
     """Yield the job steps of a node with their durations, the newest step first."""
     for step in reversed(steps):
         mark = state_style(step.state)
-        lasts = duration if step.state == "running" else precise_duration
-        time = "" if step.seconds is None else f" {lasts(step.seconds)}"
+        time = "" if step.seconds is None else f" {duration(step.seconds, precise=step.state != 'running')}"
         style = "$muted" if step.state in ("returned", "collateral") else mark.style
         yield f"  {mark.glyph} {clip(step.name, 20)}{time}", style
         if step.late:

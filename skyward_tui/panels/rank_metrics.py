@@ -19,6 +19,7 @@ from textual.content import Content
 from textual.geometry import Region
 from textual.strip import Strip
 
+from skyward_core.util.number_size_and_time_format import NUMBER_WIDTH
 from skyward_core.views.metric_kinds_and_order import classify_metric
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, median
 from skyward_core.views.pool_view import PoolView, RunView
@@ -30,7 +31,6 @@ from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import RANK_HUES, PlainAscii, read_style_sheet
 from skyward_tui.widgets.metric_charts import (
     BAND,
-    LABEL,
     PLAIN,
     RANKS_DRAWN,
     Canvas,
@@ -448,7 +448,7 @@ class MetricsPane(PaintedLines):
         charts = [self._charts[name] for name in names]
         self._span = time_span(charts)
         scaled = [self._scale_of(name, area.height - 2) for name, area in places]
-        margin = 1 + max((cell_len(label) for each in scaled if each for _, label in each.ticks), default=LABEL)
+        margin = 1 + max((cell_len(label) for each in scaled if each for _, label in each.ticks), default=NUMBER_WIDTH)
         cells = []
         for (name, area), each in zip(places, scaled, strict=True):
             self._areas.append((Region(area.x + margin, area.y, area.width - margin - 1, area.height), name))

@@ -21,7 +21,7 @@ from skyward_core.views.pool_view import PoolView, RunView
 from skyward_core.views.problem_alerts_and_stragglers import Alert
 from skyward_core.views.stack_groups_and_profiles import format_ranges, name_ranks
 from skyward_tui.panels.panel import BORDER, RunPanel, RunSelection
-from skyward_tui.text.number_time_and_run_state_format import duration, number, precise_duration
+from skyward_tui.text.number_time_and_run_state_format import duration, number
 from skyward_tui.text.rank_states_from_views import SHADE_STYLE, STARTUP_TEXTS, RankState, rank_states, tally_parts
 from skyward_tui.text.state_styles import FAILURES, state_style
 from skyward_tui.text.text_width_tables_and_ascii import clip, clip_parts, fit_width
@@ -459,7 +459,7 @@ def _time(state: RankState) -> str:
     """Return a rank's time as text: since its state began, or the duration of its call that has ended."""
     if state.seconds is None:
         return ""
-    return duration(state.seconds) if state.state in ("running", *STARTUP_TEXTS) else precise_duration(state.seconds)
+    return duration(state.seconds, precise=state.state not in ("running", *STARTUP_TEXTS))
 
 
 class RanksPanel(RunPanel[RankList]):

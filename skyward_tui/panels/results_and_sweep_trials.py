@@ -12,7 +12,7 @@ from textual.content import Content
 
 from skyward_core.model.errors import NoTrials, SkywardError
 from skyward_core.model.output_files import WrittenFile
-from skyward_core.util.format_bytes import format_size
+from skyward_core.util.number_size_and_time_format import format_size
 from skyward_core.util.safe_file_access import expand_user
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.pool_view import PoolView, RunView, TaskView
@@ -20,7 +20,7 @@ from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.result_comparison import compare_results, find_disagreements
 from skyward_tui.panels.panel import PanelExport, RunPanel, RunSelection
 from skyward_tui.text.error_hint_text import format_error
-from skyward_tui.text.number_time_and_run_state_format import ago, count, failure, number, precise_duration
+from skyward_tui.text.number_time_and_run_state_format import ago, count, duration, failure, number
 from skyward_tui.text.queue_trial_and_comparison_rows import difference_table, parse_rank_pair, scalar_text, task_note
 from skyward_tui.text.rank_states_from_views import find_paused
 from skyward_tui.text.state_styles import FAILURES, state_style
@@ -184,7 +184,7 @@ class ResultsPane(VirtualList[TaskView]):
             return self.trials.row(index, width)
         task = self._tasks[index]
         mark = state_style("paused" if task.state == "running" and task.rank in self._paused else task.state)
-        seconds = precise_duration(task.outcome.seconds) if task.outcome else ""
+        seconds = duration(task.outcome.seconds, precise=True) if task.outcome else ""
         name = f" r{task.rank:<4}" if self.run is None or self.run.kind == "broadcast" else f" #{task.index:<5}"
         head = f"{mark.text:<13}{seconds:>8}  "
         note = clip(self._note(task), max(0, width - len(name) - len(head)))

@@ -34,7 +34,7 @@ from skyward_tui.source_lookup_and_editor import (
 )
 from skyward_tui.text.error_hint_text import failure_hints
 from skyward_tui.text.hardware_and_offer_cells import metrics_line
-from skyward_tui.text.number_time_and_run_state_format import failure, precise_duration
+from skyward_tui.text.number_time_and_run_state_format import duration, failure
 from skyward_tui.text.rank_states_from_views import last_lines
 from skyward_tui.text.state_styles import append_block, block_room, state_style
 from skyward_tui.text.text_width_tables_and_ascii import one_line
@@ -132,7 +132,7 @@ def failures(run: RunView) -> list[Outcome]:
 
 def failure_report(outcome: Outcome, figures: FailureMetrics | None = None, hints: Sequence[str] = ()) -> str:
     """Return a failure as text, with the last machine metrics before it, and advice."""
-    state, seconds = state_style(outcome.kind).word, precise_duration(outcome.seconds)
+    state, seconds = state_style(outcome.kind).word, duration(outcome.seconds, precise=True)
     head = f"rank {outcome.rank} on node {outcome.node} {state} after {seconds}"
     if outcome.signal is not None:
         head += f", ended by {signal_name(outcome.signal)}"

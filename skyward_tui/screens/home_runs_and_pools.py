@@ -24,7 +24,6 @@ from skyward_tui.screens.base_screen import ListScreen
 from skyward_tui.shutdown_and_daemon_threads import run_in_daemon_thread
 from skyward_tui.text.error_hint_text import format_detail
 from skyward_tui.text.number_time_and_run_state_format import (
-    age,
     ago,
     count,
     duration,
@@ -35,7 +34,6 @@ from skyward_tui.text.number_time_and_run_state_format import (
     number,
     preemption_text,
     run_status,
-    time_left,
 )
 from skyward_tui.text.state_styles import state_style
 from skyward_tui.text.teardown_and_leftovers import leftovers_amount
@@ -44,7 +42,7 @@ from skyward_tui.ui.actions import Action, bindings, first_key, with_keys
 from skyward_tui.ui.saved_state import MAX_CHARACTERS
 from skyward_tui.ui.session_futures import wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.ui.time_refresh_rules import has_running_timer, refresh_token
+from skyward_tui.ui.time_refresh_rules import refresh_token
 from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import CURSOR_STYLE, HIGHLIGHT_STYLE, ChangeHighlight, CursorList, Part, fit_cell
 
@@ -129,7 +127,7 @@ class CachedRun(NamedTuple):
     def dated_progress(self, now: float) -> str:
         """Return the progress, after its age if it may have changed since, such as ``4m ago · 34 %``."""
         is_old = self.ended_at is None and now - self.seen_at >= FRESH_SECONDS
-        return " · ".join(filter(None, (f"{age(now - self.seen_at)} ago" if is_old else "", self.progress)))
+        return " · ".join(filter(None, (ago(now - self.seen_at) if is_old else "", self.progress)))
 
 
 _CACHED_TYPES = (*[str] * 10, float, float, float | None)
@@ -293,7 +291,7 @@ def _progress_text(row: HomeRun, state: str, remark: str, width: int, now: float
         step = row.pool.metrics.max_step(row.run.id) if state == "running" and not row.run.ended else None
         return remark if step is None else f"step {step:,.0f}"
     left = found.seconds_left(now)
-    text = f"{int(found.fraction * 100)} %" + ("" if left is None else f" {time_left(left)}")
+    text = f"{int(found.fraction * 100)} %" + ("" if left is None else f" {duration(left)}")
     if (bar := width - len(text) - 1) < _LEAST_BAR:
         return text
     filled = round(found.fraction * bar)
@@ -418,7 +416,8 @@ class PoolList(CursorList["PoolView"]):
         if pool.shown_state != "up":
             yield f" {mark.text}", self._state_style(pool)
         else:
-            yield (f" ● {count(len(runs), 'run')}", mark.style) if runs else (f" idle {age(self._now - ended)}", "")
+            idle = f" idle {duration(self._now - ended)}"
+            yield (f" ● {count(len(runs), 'run')}", mark.style) if runs else (idle, "")
         yield from ((f" {text.rstrip()}", style) for text, style in self._news(pool))
 
     def row_count(self, width: int) -> int:
@@ -461,8 +460,7 @@ class PoolList(CursorList["PoolView"]):
 
     def parts(self, row: PoolView, width: int) -> Iterator[Part]:
         pool, now, mark = row, self._now, state_style(row.shown_state)
-        lasts = now - pool.created_at
-        lived = duration(lasts) if has_running_timer(pool, now) else age(lasts)
+        lived = duration(now - pool.created_at)
         if pool.is_over:
             lived = "" if pool.ended_at is None else ago(now - pool.ended_at)
         nodes = f"{pool.node_count}" if pool.is_over else f"{pool.nodes_ready}/{pool.node_count}"
@@ -493,7 +491,7 @@ class PoolList(CursorList["PoolView"]):
         """Yield texts about the pool's end and its preempted nodes; without any run, the pool's last message."""
         lease_left = pool.lease_left(self._now)
         if lease_left is not None:  # the end of the lease comes first, because the end of the text may be cut off
-            yield f"ends in {time_left(lease_left)}  ", "$text-warning"
+            yield f"ends in {duration(lease_left)}  ", "$text-warning"
         if node := next_preempted(pool.nodes):
             style = "$text-error" if node.is_preempted else "$text-warning"
             yield f"n{node.index} {preemption_text(node, self._now)}  ", style

@@ -37,7 +37,6 @@ from skyward_tui.text.number_time_and_run_state_format import (
     preemption_text,
     rate_text,
     run_status,
-    time_left,
 )
 from skyward_tui.text.rank_states_from_views import find_paused
 from skyward_tui.text.state_styles import FAILURES, state_style
@@ -113,7 +112,7 @@ def pool_status(pool: PoolView, run: RunView | None, now: float) -> list[Content
     state = Content.styled(f"pool {mark.text}", mark.style)
     parts += [state, Content.styled(f"{pool.nodes_ready}/{count(pool.node_count, 'node')}", "$muted")]
     if (lease_left := pool.lease_left(now)) is not None:
-        parts.append(Content.styled(f"ends in {time_left(lease_left)}", "$text-warning"))
+        parts.append(Content.styled(f"ends in {duration(lease_left)}", "$text-warning"))
     if pool.shown_state not in ("up", "gone"):
         # If the pool has a problem, its state matters more than the costs, so move the state to the front.
         parts.insert(0, parts.pop(parts.index(state)))

@@ -17,12 +17,12 @@ from skyward_core.model.metric_definitions_series_and_export import (
     describe_throttling,
 )
 from skyward_core.model.offers_and_rental_plans import MachineRequirements, Offer, matching_offers
-from skyward_core.util.format_bytes import format_size
+from skyward_core.util.number_size_and_time_format import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.machine_metrics import FailureMetrics, MachineMetrics, MachineView
 from skyward_core.views.outliers_and_bands import find_outliers
 from skyward_core.views.stack_groups_and_profiles import format_ranges
-from skyward_tui.text.number_time_and_run_state_format import count, money, precise_duration
+from skyward_tui.text.number_time_and_run_state_format import count, duration, money
 from skyward_tui.text.text_width_tables_and_ascii import fit_width
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def problem_text(figures: Mapping[str, float], odd: Collection[str] = ()) -> str
 def metrics_line(last: FailureMetrics) -> str:
     """Describe the metrics of a machine just before a rank on it failed."""
     metrics = ", ".join(last.describe()) or "nothing unusual"
-    return f"n{last.node}, {precise_duration(max(0.0, last.failed_at - last.at))} earlier: {metrics}"
+    return f"n{last.node}, {duration(max(0.0, last.failed_at - last.at), precise=True)} earlier: {metrics}"
 
 
 def rows(book: MachineMetrics, now: float) -> list[tuple[str, ...]]:

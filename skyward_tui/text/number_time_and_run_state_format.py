@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from math import isfinite
 from typing import TYPE_CHECKING, Protocol
+
+from skyward_core.util.number_size_and_time_format import ago as ago
+from skyward_core.util.number_size_and_time_format import duration as duration
+from skyward_core.util.number_size_and_time_format import number as number
 
 if TYPE_CHECKING:
     from skyward_core.views.pool_view import NodeView, PoolView, RunView
@@ -16,39 +19,7 @@ NO_RUN = "nothing: the file has no run commands"
 BROKEN_OFF = "start incomplete"
 # Text for an ended pool that did not start.
 START_FAILED = "start failed"
-LAST_MINUTES = 600.0  # seconds; a remaining time below this limit is shown to the second
-
-
-def duration(seconds: float) -> str:
-    """Format seconds: ``41`` -> ``0:41``; ``3725`` -> ``1:02:05``; days as ``2d 03:00``."""
-    minutes, second = divmod(max(0, int(seconds)), 60)
-    hours, minute = divmod(minutes, 60)
-    if hours >= 24:
-        return f"{hours // 24}d {hours % 24:02d}:{minute:02d}"
-    if hours:
-        return f"{hours}:{minute:02d}:{second:02d}"
-    return f"{minute}:{second:02d}"
-
-
-def time_left(seconds: float) -> str:
-    """Format remaining seconds: below ten minutes to the second, above as :func:`age`."""
-    return duration(seconds) if seconds < LAST_MINUTES else age(seconds)
-
-
-def age(seconds: float) -> str:
-    """Format an age that needs no seconds: ``<1m``, ``41m``, ``2h 05m``, ``3d 04h``."""
-    minutes = int(seconds) // 60
-    if minutes < 60:
-        return f"{minutes}m" if minutes > 0 else "<1m"
-    hours = minutes // 60
-    return f"{hours}h {minutes % 60:02d}m" if hours < 24 else f"{hours // 24}d {hours % 24:02d}h"
-
-
-def precise_duration(seconds: float) -> str:
-    """Format seconds like :func:`duration`, but more precisely below a minute."""
-    if seconds < 1:
-        return f"{seconds * 1000:.0f} ms"
-    return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
+LAST_MINUTES = 600.0  # seconds; a remaining time below this limit is redrawn every second
 
 
 def failure(kind: str, type: str, message: str) -> str:
@@ -64,14 +35,6 @@ def clock(at: float) -> str:
 def date_time(at: float) -> str:
     """Format a Unix time as local date and time of day."""
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
-
-
-def ago(seconds: float) -> str:
-    """Format elapsed seconds in one unit, such as ``5h ago``. The format is distinct from times of day and ages."""
-    for unit, name in ((365 * 86_400, "y"), (86_400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= unit:
-            return f"{int(seconds // unit)}{name} ago"
-    return "now"
 
 
 def money(amount: float) -> str:
@@ -92,15 +55,6 @@ def hourly(of: HasPrice) -> str:
     if of.has_unknown_price:
         return "$?/h"
     return f"{money(of.price_hourly)}/h" if of.price_hourly else ""
-
-
-def number(value: float) -> str:
-    """Format a number with four significant digits. Integers are shown completely."""
-    if not isfinite(value):
-        return str(value)
-    if value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}"
-    return f"{value:.4g}" if abs(value) < 1e6 else f"{value:.3e}"
 
 
 def metric_text(name: str, value: float | None) -> str:
@@ -183,7 +137,7 @@ def progress_text(progress: Progress, now: float) -> str:
     """Format a progress as ``34 % · 0:48 left · 3.1 it/s``, without unknown parts."""
     parts = [f"{int(progress.fraction * 100)} %"]
     if (left := progress.seconds_left(now)) is not None and progress.rate:
-        parts.append(f"{time_left(left)} left")
+        parts.append(f"{duration(left)} left")
         if progress.is_step:
             parts.append(rate_text(progress.rate))
     return " · ".join(parts)
@@ -191,4 +145,4 @@ def progress_text(progress: Progress, now: float) -> str:
 
 def rate_text(rate: float) -> str:
     """Format steps per second: ``3.1 it/s``, ``2.5 s/it``."""
-    return f"{rate:.2g} it/s" if rate >= 1 else f"{1 / rate:.2g} s/it"
+    return f"{number(round(rate, 1))} it/s" if rate >= 1 else f"{number(round(1 / rate, 1))} s/it"

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from skyward_core.util.format_bytes import format_size
+from skyward_core.util.number_size_and_time_format import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
-from skyward_tui.text.number_time_and_run_state_format import ago, count, duration, money, time_left
+from skyward_tui.text.number_time_and_run_state_format import ago, count, duration, money
 from skyward_tui.text.text_width_tables_and_ascii import clip
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def kept_pool_text(pool: PoolSpec | PoolView, ends: str) -> str:
 
     options = pool.spec.get("options", {}) if isinstance(pool, PoolView) else vars(pool.options)
     idle = options.get("idle_timeout")
-    return f"pool stays up{f' until idle for {time_left(idle)}' if idle else ''} ({ends}: tear down)"
+    return f"pool stays up{f' until idle for {duration(idle)}' if idle else ''} ({ends}: tear down)"
 
 
 def total_size(files: Sequence[WrittenFile]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from array import array
 from binascii import b2a_base64
 from bisect import bisect_right
@@ -26,7 +25,7 @@ from textual.strip import Strip
 from skyward_core.views.metric_kinds_and_order import AXES
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, median
 from skyward_core.views.rank_metrics_and_progress import MetricStore
-from skyward_tui.text.number_time_and_run_state_format import duration
+from skyward_tui.text.number_time_and_run_state_format import duration, number
 from skyward_tui.text.text_width_tables_and_ascii import clip
 
 Points = Sequence[tuple[float, float]]
@@ -281,34 +280,9 @@ def scaled(curves: Sequence[Points], styles: Sequence[str], width: int, height: 
         mark = f"{high:.3g}" if at == 0 else f"{low:.3g}" if at == canvas.height - 1 else ""
         scale = f"{clip(mark, SCALE - 1):>{SCALE - 1}} ┤" if mark else f"{'':{SCALE}}│"
         rows.append(Content.assemble((scale, "$muted"), *((text, by_owner[owner]) for text, owner in canvas.runs(at))))
-    begin, end = (f"{axis} {short_number(x)}" if axis else duration(x) for x in (first, last))
+    begin, end = (f"{axis} {number(x)}" if axis else duration(x) for x in (first, last))
     line = "─" * max(0, canvas.width - cell_len(begin) - cell_len(end) - 3)
     return [*rows, Content.styled(f"{'':{SCALE}}└ {begin} {line} {end}", "$muted")]
-
-
-_UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-LABEL = 8  # maximum cells of the label of a tick
-
-
-def short_number(value: float, step: float = 0.0) -> str:
-    """Format a number in at most ``LABEL`` cells: ``0.0045``, ``25.8k``, ``1.2e-5``.
-
-    Args:
-        step: Distance between ticks, which determines the number of decimals; 0 for three significant digits.
-    """
-    if not isfinite(value):
-        return str(value)
-    size = max(abs(value), step)
-    unit, name = next(((unit, name) for unit, name in _UNITS if 0.9995 * unit <= size < 1e15), (1.0, ""))
-    if step and size < 1e15 and (decimals := max(0, -floor(log10(step / unit) + 1e-9))) < 5:
-        text = f"{value / unit:.{decimals}f}{name}"
-        if len(text) <= LABEL:
-            return text if float(text.rstrip("TGMk")) else "0"
-    for digits in (3, 2, 1):
-        shown = re.sub(r"e([+-])0*", lambda match: "e" + match[1].strip("+"), f"{value / unit:.{digits}g}{name}")
-        if len(shown) <= LABEL:
-            break
-    return shown
 
 
 def ticks(low: float, high: float, most: int = 4) -> list[float]:
@@ -342,9 +316,9 @@ def _power(exponent: float) -> float:
 def tick_labels(values: Sequence[float], *, log: bool = False) -> list[str]:
     """Return the labels of ticks; on a logarithmic scale, ticks are logarithms."""
     if log:
-        return [short_number(_power(value)) for value in values]
+        return [number(_power(value)) for value in values]
     step = values[1] - values[0] if len(values) > 1 else 0.0
-    return [short_number(value, step if isfinite(step) else 0.0) for value in values]
+    return [number(value, step if isfinite(step) else 0.0) for value in values]
 
 
 def framed_ticks(

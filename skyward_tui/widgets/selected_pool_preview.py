@@ -20,10 +20,8 @@ from skyward_tui.text.number_time_and_run_state_format import (
     hourly,
     money,
     next_preempted,
-    precise_duration,
     preemption_text,
     run_status,
-    time_left,
 )
 from skyward_tui.text.rank_states_from_views import RankState, last_lines, no_output_reason, rank_states, tally_parts
 from skyward_tui.text.state_styles import append_block, node_style, state_style
@@ -125,7 +123,7 @@ def _money(pool: PoolView, now: float) -> str:
     price = hourly(pool)
     parts = [f"{price}, {money(pool.spent(now))} spent" if pool.price_hourly else price]
     if (lease_left := pool.lease_left(now)) is not None:
-        parts.append(f"idle, shuts down in {time_left(lease_left)}")
+        parts.append(f"idle, shuts down in {duration(lease_left)}")
     return "  ".join(filter(None, parts))
 
 
@@ -133,7 +131,7 @@ def _run(pool: PoolView, run: RunView, states: Sequence[RankState], now: float) 
     state, remark = run_status(pool, run, now)
     mark = state_style(state)
     lasted = (run.ended_at or now) - run.opened_at
-    time = precise_duration(lasted) if run.ended_at is not None else duration(lasted)
+    time = duration(lasted, precise=True) if run.ended_at is not None else duration(lasted)
     yield f"{f'{mark.text} {run.function} {remark}'.rstrip()}, {time}", mark.style
     if (cause := run.root_cause) is not None:
         text = failure(cause.outcome, cause.type, one_line(cause.message))

@@ -15,7 +15,7 @@ from skyward_core.views import group_pairs
 from skyward_core.views.metric_kinds_and_order import COUNTERS
 from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_core.views.sweep_trials import RESULT, TrialRow, TrialTable
-from skyward_tui.text.number_time_and_run_state_format import count, number, precise_duration
+from skyward_tui.text.number_time_and_run_state_format import count, duration, number
 from skyward_tui.text.queue_trial_and_comparison_rows import task_note
 from skyward_tui.text.state_styles import state_style
 from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width
@@ -235,7 +235,7 @@ class TrialLines:
         numbers = (row.numbers.get(name) for name in self._table.numbers)
         return [
             f"{row.place}{' ★' * is_best}", *row.arguments,
-            state_style(row.state).text, "" if row.seconds is None else precise_duration(row.seconds),
+            state_style(row.state).text, "" if row.seconds is None else duration(row.seconds, precise=True),
             *("" if each is None else number(each) for each in numbers),
             "" if row.task is None else task_note(row.task),
         ]  # fmt: skip

@@ -124,7 +124,7 @@ async def test_provider_specific_fields_are_shown_for_their_providers_only(
         message = "--allocation spot-if-available --max-hourly 30 --budget 25.5 --wait-for-capacity 2h"
         assert message in command_line(screen.form())
         await until(pilot, "budget   $25.50 in total")
-        assert "waits    up to 2:00:00" in screen_text(app)
+        assert "waits    up to 2h00" in screen_text(app)
         screen.query_one("#budget", Input).value = "much"
         await until(pilot, "should be a number above 0")
         assert screen.query_one("#budget").has_class("-wrong")
@@ -190,7 +190,7 @@ async def test_running_pool_is_used_with_its_nodes(app: SkywardApp, session: Fak
         await until(pilot, lambda: screen.query_one("#nodes").disabled)
         screen.query_one("#function", Select).value = "evaluate"
         await until(pilot, "pool warm: 2 nodes, world size 2")
-        await until(pilot, "pool stays up until idle for 1h 00m")
+        await until(pilot, "pool stays up until idle for 1h00")
         await press(pilot, "ctrl+r", until=lambda: [pool for pool, _ in session.launched] == ["warm"])
         assert session.created == []
 

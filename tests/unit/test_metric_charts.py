@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from skyward_core.util.number_size_and_time_format import NUMBER_WIDTH
 from skyward_core.views.metric_kinds_and_order import is_counter
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, find_outliers, median
 from skyward_core.views.rank_metrics_and_progress import MetricStore
@@ -17,7 +18,6 @@ from skyward_tui.text.rank_states_from_views import RankState
 from skyward_tui.widgets.metric_charts import (
     BAND,
     BIN_COLUMNS,
-    LABEL,
     LEAST_NOISY,
     RANKS_DRAWN,
     Canvas,
@@ -30,7 +30,6 @@ from skyward_tui.widgets.metric_charts import (
     make_chart,
     place_runs,
     scaled,
-    short_number,
     smooth_line,
     spans_decades,
     tick_labels,
@@ -171,7 +170,7 @@ def test_ticks_are_within_any_finite_span(one: float, other: float, most: int) -
     found = ticks(low, high, most)
     assert 1 <= len(found) <= most
     assert all(low <= tick <= high for tick in found) and found == sorted(found)
-    assert all(len(label) <= LABEL for label in tick_labels(found))
+    assert all(len(label) <= NUMBER_WIDTH for label in tick_labels(found))
 
 
 @given(st.floats(min_value=5e-324, allow_infinity=False), st.floats(min_value=5e-324, allow_infinity=False))
@@ -179,21 +178,12 @@ def test_log_ticks_are_within_any_positive_span(one: float, other: float) -> Non
     low, high = log10(min(one, other)), log10(max(one, other))
     found = log_ticks(low, high)
     assert 1 <= len(found) <= 4 and all(low <= tick <= high for tick in found)
-    assert all(len(label) <= LABEL for label in tick_labels(found, log=True))
+    assert all(len(label) <= NUMBER_WIDTH for label in tick_labels(found, log=True))
 
 
 def test_log_ticks_are_decades_or_round_values() -> None:
     assert tick_labels(log_ticks(-4.3, 0.2), log=True) == ["0.0001", "0.01", "1"]
     assert tick_labels(log_ticks(log10(1.5), log10(9.0)), log=True) == ["2", "4", "6", "8"]
-
-
-@given(any_number)
-def test_short_number_fits_its_column(value: float) -> None:
-    text = short_number(value)
-    assert len(text) <= LABEL
-    if isfinite(value) and 1e-99 < abs(value) < 1e99:
-        factor = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}.get(text[-1], 1.0)
-        assert float(text.rstrip("kMGT")) * factor == pytest.approx(value, rel=0.06)
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e9), any_number), max_size=30), st.booleans())

@@ -58,7 +58,7 @@ from skyward_core.tasks.script_interpreter_and_environment import (
     read_python,
 )
 from skyward_core.tasks.script_loader_parent import build_tasks
-from skyward_core.util.format_bytes import format_size
+from skyward_core.util.number_size_and_time_format import format_size
 from skyward_core.util.safe_file_access import expand_user
 from skyward_core.views.sweep_argument_combinations import TrialSheet
 

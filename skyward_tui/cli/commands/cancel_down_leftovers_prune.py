@@ -14,7 +14,7 @@ from skyward_core.client.leftover_cleanup import LeftoverScan, scannable_provide
 from skyward_core.client.session import Session
 from skyward_core.model import errors, spec_field_checks
 from skyward_core.model.errors import SkywardError, UsageError
-from skyward_core.util.format_bytes import format_size
+from skyward_core.util.number_size_and_time_format import format_size
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.follow_run import Follower
 from skyward_tui.cli.pool_and_run_lookup import live_and_retained_pools, open_session, resolve_run

@@ -20,7 +20,7 @@ from skyward_core.model.errors import PoolError
 from skyward_core.model.machines_checks_and_gpu_use import Check
 from skyward_core.model.metric_definitions_series_and_export import describe_throttling
 from skyward_core.model.thread_stacks import Stacks
-from skyward_core.util.format_bytes import format_size
+from skyward_core.util.number_size_and_time_format import format_size
 from skyward_core.views.machine_metrics import MachineMetrics, MetricHistory, describe_xid, memory_share, slowdown_bits
 from skyward_core.views.pool_view import PoolView
 from skyward_core.views.problem_alerts_and_stragglers import find_alerts

@@ -17,7 +17,7 @@ from skyward_core.client.session import Session
 from skyward_core.model import errors
 from skyward_core.model.errors import UsageError
 from skyward_core.model.output_files import list_failed_files
-from skyward_core.util.format_bytes import format_size
+from skyward_core.util.number_size_and_time_format import format_size
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import live_pools, open_session, resolve_run

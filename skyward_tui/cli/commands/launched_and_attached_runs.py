@@ -68,7 +68,7 @@ from skyward_tui.launch_form.plan_computation_and_text import (
 )
 from skyward_tui.notifications import Notification, Notifier, run_notification
 from skyward_tui.text.json_output import run_json, trials_json
-from skyward_tui.text.number_time_and_run_state_format import count, count_range, duration, number, precise_duration
+from skyward_tui.text.number_time_and_run_state_format import count, count_range, duration, number
 from skyward_tui.text.queue_trial_and_comparison_rows import combination_text, gang_text, queue_rows, sweep_outcome
 from skyward_tui.text.text_width_tables_and_ascii import clip
 
@@ -139,7 +139,7 @@ class TrialReporter:
         arguments = combination_text(self._sheet, self._sheet.tasks[outcome.index])
         progress = f"{len(self._ended_tasks):,}/{len(self._sheet.tasks):,}"
         line = f"{progress} {arguments}: {outcome.kind} {outcome_note(task)}".rstrip()
-        self._console.note(f"{clip(line, 300)} ({precise_duration(outcome.seconds)})")
+        self._console.note(f"{clip(line, 300)} ({duration(outcome.seconds, precise=True)})")
 
 
 class GangReporter:
@@ -183,7 +183,7 @@ class GangReporter:
         where = f" on {nodes} {', '.join(map(str, view.nodes))}" if view.nodes else ""
         progress = f"{self._ended_count:,}/{len(self._rows):,} ended"
         line = f"run {view.id}: {progress}, {self._combination_text(view.id)}: {event.state}"
-        self._console.note(f"{clip(line + what, 300)}{where} ({precise_duration(event.at - view.opened_at)})")
+        self._console.note(f"{clip(line + what, 300)}{where} ({duration(event.at - view.opened_at, precise=True)})")
 
     def _combination_text(self, run: str) -> str:
         return combination_text(self._sheet, self._rows[run])
@@ -228,7 +228,7 @@ def trial_cells(found: TrialTable, rows: list[TrialRow]) -> list[tuple[str, ...]
     cells, best = [found.columns], found.best_place
     for row in rows:
         numbers = (row.numbers.get(name) for name in found.numbers)
-        time = "" if row.seconds is None else precise_duration(row.seconds)
+        time = "" if row.seconds is None else duration(row.seconds, precise=True)
         shown = ("" if each is None else number(each) for each in numbers)
         note = "" if row.task is None else outcome_note(row.task)
         place = f"{row.place}{' ★' * (row.place == best)}"

@@ -43,7 +43,7 @@ from skyward_core.client.session import Session
 from skyward_core.client.sweep_launch_and_resumption import TrialSheet, gang_runs, missing_trials, resume_sweep
 from skyward_core.model import errors
 from skyward_core.model.errors import PoolError, UsageError
-from skyward_core.util.format_bytes import format_size
+from skyward_core.util.number_size_and_time_format import format_size
 from skyward_tui.cli.commands.launched_and_attached_runs import run as launch
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import current_run, fetch_run, note_unreachable, open_session, resolve_run
