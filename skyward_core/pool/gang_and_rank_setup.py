@@ -532,6 +532,9 @@ class GangSetup(RankSetup):
         fail_fast, heartbeats = self._context.options.fail_fast, self._context.options.on_loss == "restart"
         if (fail_fast or heartbeats) and len(line) > 1:
             header["line"] = {"key": token_hex(), "nodes": line, "fail_fast": fail_fast, "heartbeats": heartbeats}
+            if heartbeats and not self._context.is_local:
+                # Let the nodes listen, because they exchange checkpoints if they restart the run without a client.
+                await asyncio.gather(*map(self._context.registry.direct.address_of, links))
         text = encode_json(header)  # encoded once for all nodes, because it is long: it lists all nodes
         for link in links:
             if link.send(header, plugins, text):

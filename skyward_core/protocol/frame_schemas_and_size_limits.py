@@ -733,10 +733,15 @@ FILE_FRAMES: FrameSchemas = {
     "answer": FrameSchema({"error": is_text}),
 }
 
+# A file in the folder of ``sky.checkpoint_dir()`` on a node, and the address from which another node can fetch it.
+SAVED_KEYS = object_of(
+    {"path": is_text, "version": is_text, "size": is_count, "at": is_number, "copy": is_bool},
+    {"host?": is_text, "port?": is_port},
+)
 # Body of an "attempt" frame, which contains a step of an agent's request, and the keys that each step requires.
 PEER_REQUEST_KEYS = object_of(
     {"nonce": is_text, "to": is_rank, "step": is_text, "run?": is_run_id, "node?": is_rank, "left?": is_number},
-    {"epoch?": is_count, "info?": is_rank_info, "attempt?": ATTEMPT_KEYS},
+    {"epoch?": is_count, "info?": is_rank_info, "attempt?": ATTEMPT_KEYS, "files?": list_of(SAVED_KEYS)},
 )
 PEER_STEPS: Mapping[str, set[str]] = {
     "stop": {"run"},
@@ -745,6 +750,7 @@ PEER_STEPS: Mapping[str, set[str]] = {
     "begin": {"run", "epoch", "info", "attempt"},
     "notice": {"node", "left"},
     "probe": {"run", "node"},
+    "saved": {"run"},
 }
 # Body of a "report" frame, with which an agent answers.
 PEER_REPORT_KEYS = object_of(
@@ -761,6 +767,9 @@ PEER_REPORT_KEYS = object_of(
         "accelerators?": is_count,
         "begun?": is_bool,
         "refused?": is_bool,
+        "files?": list_of(SAVED_KEYS),
+        "port?": is_count,
+        "error?": is_text,
     }
 )
 
@@ -779,6 +788,7 @@ PEER_FRAMES: FrameSchemas = {
     # - "begin": Begin the next attempt.
     # - "notice": Let the ranks save, because a machine will be preempted.
     # - "probe": Check whether the machine of another node refuses connections to its agent.
+    # - "saved": List the checkpoints of the run. First fetch the given ones; "active" is 1 until all are there.
     "attempt": FrameSchema(
         {"epoch": is_count, "signature": is_signature},
         body=MAX_PEER_BODY_BYTES,

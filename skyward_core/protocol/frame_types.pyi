@@ -228,6 +228,15 @@ class RememberedRun(TypedDict):
     items: NotRequired[list[AgentItem]]
     active: NotRequired[int]
 
+class SavedKeys(TypedDict):
+    path: str
+    version: str
+    size: int
+    at: float
+    copy: bool
+    host: NotRequired[str]
+    port: NotRequired[int]
+
 class PeerRequestKeys(TypedDict):
     nonce: str
     to: int
@@ -238,6 +247,7 @@ class PeerRequestKeys(TypedDict):
     epoch: NotRequired[int]
     info: NotRequired[dict[str, Any]]
     attempt: NotRequired[AttemptKeys]
+    files: NotRequired[list[SavedKeys]]
 
 class PeerReportKeys(TypedDict):
     nonce: NotRequired[str]
@@ -252,6 +262,9 @@ class PeerReportKeys(TypedDict):
     accelerators: NotRequired[int]
     begun: NotRequired[bool]
     refused: NotRequired[bool]
+    files: NotRequired[list[SavedKeys]]
+    port: NotRequired[int]
+    error: NotRequired[str]
 
 class ClientTail(TypedDict):
     t: Literal["tail"]

@@ -268,6 +268,41 @@ def test_run_shrinks_without_a_client_and_grows_when_the_machine_returns(make_la
     assert running.result() == [[(3, 3, rank)] for rank in range(3)]
 
 
+@sky.function
+def save_after(file: str) -> list[tuple[int, list[str]]]:
+    """Save a checkpoint on the head once a file exists there, and wait. Return the attempt and the checkpoints."""
+    attempt, folder = sky.attempt(), Path(sky.checkpoint_dir())
+    found = [f"{each.name} {each.stat().st_size}" for each in sorted(folder.iterdir())]
+    Path(f"/tmp/attempt-{attempt.number}").touch()
+    while not attempt.is_restart:
+        if Path(file).exists() and sky.instance_info().is_head:
+            (folder / "draft.tmp").write_bytes(os.urandom(3_000_000))
+            (folder / "draft.tmp").rename(folder / "step-20.pt")
+            Path("/tmp/saved").touch()
+            file = "/nowhere"
+        time.sleep(0.05)
+    return [(attempt.number, found)]
+
+
+def test_restart_without_a_client_begins_on_all_nodes_with_the_checkpoint_of_the_head(make_lab: MakeLab) -> None:
+    """The client's cable is cut before the head saves, so that no client can copy the checkpoint."""
+    lab = make_lab(2)
+    options = sky.Options(console=False, grace=0.5, start_timeout=60.0, on_loss="restart")
+    compute = sky.Compute(provider=provider(lab), nodes=2, name="away", options=options)
+    with compute, ThreadPoolExecutor() as beside:
+        running = beside.submit(lambda: save_after("/tmp/save") @ compute)
+        until_attempt(lab, 1, nodes=2)
+        lab.client.unplug()
+        try:
+            lab.hosts[0].run("touch /tmp/save")
+            wait_until(lambda: lab.hosts[0].run("ls /tmp/saved 2>&1 || true")[:4] == "/tmp")
+            os.kill(workers(lab.hosts[1])[0], signal.SIGKILL)
+            until_attempt(lab, 2, nodes=2)
+        finally:
+            lab.client.plug()
+        assert running.result(60) == [[(2, ["step-20.pt 3000000"])]] * 2
+
+
 @contextmanager
 def firewall(lab: Lab, kind: str, cut_off: int) -> Iterator[None]:
     """Let a firewall refuse all packets between one host and the others, in both directions.

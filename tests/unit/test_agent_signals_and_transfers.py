@@ -16,6 +16,7 @@ import pytest
 
 from skyward_core.node.agent.config import AgentConfig
 from skyward_core.node.agent.file_transfer_supervisor import PeerTransfers
+from skyward_core.node.agent.output_checkpoint_and_source_files import file_version
 from skyward_core.node.agent.worker_processes import add_signal_handlers, reap
 from skyward_core.node.worker import stop_signal
 from skyward_core.plugins.pool_certificate_authority import Authority, node_name
@@ -139,6 +140,30 @@ async def test_blob_helper_processes_end_with_their_client(nodes: list[Node]) ->
     assert await nodes[1].ask(**nodes[1].blob(), **{"from": None}) == {}  # it has it
     for node in nodes:
         node.exchange.on_client_gone(node.client)  # type: ignore[arg-type]
+    await wait_until(lambda: descendants(os.getpid()) <= before)
+
+
+async def test_retained_helpers_fetch_checkpoints_without_a_client(tmp_path: Path, nodes: list[Node]) -> None:
+    before = descendants(os.getpid())
+    checkpoint = tmp_path / "work" / "step.pt"
+    checkpoint.parent.mkdir()
+    checkpoint.write_bytes(DATA)
+    nodes[0].config.cwd = str(checkpoint.parent)
+    ports = [await node.listen() for node in nodes]
+    request: Any = nodes[1].blob() | {"from": ("127.0.0.1", ports[0])}
+    request["output"] = {"path": "step.pt", "version": file_version(checkpoint.stat())}
+    with pytest.raises(OSError, match="does not have the blob"):
+        await nodes[1].exchange.pull(None, request)
+    for node, port in zip(nodes, ports, strict=True):
+        node.exchange.on_client_gone(node.client, retains=True)  # type: ignore[arg-type]
+        assert node.exchange.retained_port == port
+    assert await nodes[1].exchange.pull(None, request) == {}
+    assert (nodes[1].config.blobs / NAME).read_bytes() == DATA
+    request |= {"hash": "1" * 32, "output": {"path": "step.pt", "version": "1"}}
+    assert "changed" in (await nodes[1].exchange.pull(None, request))["error"]
+    for node in nodes:
+        node.exchange.on_client_gone(None)
+        assert node.exchange.retained_port == 0
     await wait_until(lambda: descendants(os.getpid()) <= before)
 
 

@@ -18,6 +18,7 @@ from skyward_core.node.agent import fail_fast_without_client, peer_heartbeats, r
 from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import Lease
 from skyward_core.node.agent.call_registry import Call
 from skyward_core.node.agent.fail_fast_without_client import FailFast
+from skyward_core.node.agent.file_transfer_supervisor import PeerTransfers
 from skyward_core.node.agent.frame_connection import Connection
 from skyward_core.node.agent.gang_and_queue_requests import GangLock, GangRequests
 from skyward_core.node.agent.gang_state import EpochFile, Gang, ReservedPorts, sign_body
@@ -537,7 +538,9 @@ def fail_unattended(member: Member) -> UnattendedRestarts:
     member.call.started_at, record.total = 1.0, 2
     member.fail()
     requests = GangRequests(node.state, node.slots, node.audience, member.fail_fast)
-    return UnattendedRestarts(node.state, node.slots, node.audience, node.desk, member.fail_fast, requests)
+    return UnattendedRestarts(
+        node.state, node.slots, node.audience, node.desk, member.fail_fast, requests, PeerTransfers(node.state.config)
+    )
 
 
 async def test_outcome_is_published_after_an_error_during_the_restart(gang: list[Member]) -> None:
@@ -592,7 +595,15 @@ async def test_head_judges_lost_nodes_and_restarts_only_if_the_pool_allows_fewer
     gang[2].fail_fast.close()
     requests = [GangRequests(each.node.state, each.node.slots, each.node.audience, each.fail_fast) for each in gang]
     head, _ = (
-        UnattendedRestarts(node.state, node.slots, node.audience, node.desk, each.fail_fast, requests[each.place[0]])
+        UnattendedRestarts(
+            node.state,
+            node.slots,
+            node.audience,
+            node.desk,
+            each.fail_fast,
+            requests[each.place[0]],
+            PeerTransfers(node.state.config),
+        )
         for each, node in [(each, each.node) for each in gang[:2]]
     )
 
@@ -611,6 +622,31 @@ async def test_head_judges_lost_nodes_and_restarts_only_if_the_pool_allows_fewer
     assert gang[1].node.state.gang.rank_info(gang[1].node.state.config, 1)["world_size"] == 2
     (end,) = record.attempt_keys["ends"] if record.attempt_keys else []
     assert (end["cause"], end["lost"]) == ("loss", [2]) and "on 2 of 3 nodes" in end["reason"]
+
+
+@pytest.mark.parametrize("fails", [0, 1])
+async def test_run_whose_checkpoints_cannot_be_copied_waits_for_a_client(
+    gang: list[Member], monkeypatch: pytest.MonkeyPatch, fails: int
+) -> None:
+    for each in gang[:2]:
+        each.node.state.config = each.node.state.config.replace(nodes=2)
+    watch_each_other(gang)
+    restarts = [fail_unattended(each) for each in gang[:2]]
+
+    async def refuse(run: str, missing: Any = ()) -> dict[str, Any]:
+        return {"error": "[Errno 28] No space left on device"}
+
+    monkeypatch.setattr(restarts[fails], "_list_saved", refuse)
+    record = gang[0].node.state.registry.records["r1"]
+
+    def ended() -> bool:
+        restarts[0].check()
+        return record.last_end is not None
+
+    await until(ended)
+    reason = f"only a client can copy the checkpoints: node {fails}: [Errno 28] No space left on device"
+    assert record.last_end is not None and record.last_end["reason"] == reason
+    assert (record.attempt, gang[0].call.outcome is not None) == (1, True)
 
 
 async def test_refused_connection_proves_no_loss_of_an_agent_that_may_run(

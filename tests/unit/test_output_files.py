@@ -34,7 +34,12 @@ from skyward_core.model.output_files import (
 )
 from skyward_core.model.specs import Image
 from skyward_core.node.agent import output_checkpoint_and_source_files
-from skyward_core.node.agent.output_checkpoint_and_source_files import OutputFile, file_version, find_written_files
+from skyward_core.node.agent.output_checkpoint_and_source_files import (
+    OutputFile,
+    file_version,
+    find_missing_checkpoints,
+    find_written_files,
+)
 from skyward_core.node.bootstrap.receive_working_folder import FolderItem, to_json
 from skyward_core.pool import output_files
 from skyward_core.pool.output_files import FileListing, OutputFetcher, OutputRecord, Outputs, _select_newest
@@ -485,3 +490,31 @@ async def test_scans_of_output_files_wait_longer_only_while_no_file_changes(
     await Scanned()._fetch_until_idle()
     longest = {"fail": 15.0, "restart": 5.0}[on_loss]
     assert (waits[:3], waits[8], waits[9:]) == ([2.0, 3.0, 4.5], longest, [2.0, 3.0, 4.5])
+
+
+def saved(path: str, at: float, copy: bool = False) -> dict[str, Any]:
+    return {"path": path, "version": f"{path}{at}", "size": 1, "at": at, "copy": copy}
+
+
+@given(
+    st.dictionaries(
+        st.integers(0, 3),
+        st.dictionaries(st.sampled_from("abc"), st.tuples(st.integers(1, 4).map(float), st.booleans())),
+        min_size=1,
+    )
+)
+def test_nodes_have_the_newest_checkpoints_after_they_fetched_the_missing_ones(
+    nodes: dict[int, dict[str, tuple[float, bool]]],
+) -> None:
+    listed = {node: {path: saved(path, *each) for path, each in files.items()} for node, files in nodes.items()}
+    given = {node: list(files.values()) for node, files in listed.items()}
+    for node, missing in find_missing_checkpoints(given).items():  # type: ignore[arg-type]
+        for file in missing:
+            assert any(file is files.get(file["path"]) for other, files in listed.items() if other != node)
+            mine = nodes[node].get(file["path"])
+            assert mine is None or (mine[1] and mine[0] < file["at"]), "files of its own ranks are kept"
+            nodes[node] = {**nodes[node], file["path"]: (file["at"], True)}
+    for path in "abc":
+        there = [files[path] for files in nodes.values() if path in files]
+        assert len(there) in (0, len(nodes))
+        assert all(at == max(there)[0] or not copy for at, copy in there)

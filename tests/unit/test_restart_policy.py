@@ -27,7 +27,7 @@ from skyward_core.model.restart_policy import (
 from skyward_core.model.root_cause import root_cause
 from skyward_core.model.specs import PoolSpec
 from skyward_core.node.agent.call_registry import Call
-from skyward_core.node.agent.restart_without_client import _has_saved
+from skyward_core.node.agent.output_checkpoint_and_source_files import list_checkpoints
 from skyward_core.protocol.frame_schemas_and_size_limits import ATTEMPT_KEYS, PREEMPTED
 from tests.support.examples import examples
 
@@ -150,9 +150,8 @@ def test_agent_finds_new_files_in_the_checkpoint_folder_of_the_run_only(tmp_path
         file.parent.mkdir(parents=True)
         file.touch()
         os.utime(file, (changed_at, changed_at))
-    assert _has_saved(str(tmp_path), ["run"], 99.0)
-    assert not _has_saved(str(tmp_path), ["run"], 100.0)
-    assert not _has_saved(str(tmp_path), ["", "none"], 0.0)
+    assert max(file["at"] for file in list_checkpoints(str(tmp_path), ["run"])) == 100.0
+    assert list_checkpoints(str(tmp_path), ["", "none"]) == []
 
 
 def test_agents_know_the_limit_on_preemptions() -> None:

@@ -110,8 +110,9 @@ class Agent:
             state, self._clients, self._lifecycle, self._slots, phases, self._fail_fast, self
         )
         self._restarts = UnattendedRestarts(
-            state, self._slots, self._clients, self._lifecycle, self._fail_fast, self._requests.gang_requests
-        )
+            state, self._slots, self._clients, self._lifecycle, self._fail_fast, self._requests.gang_requests,
+            self._requests.transfers,
+        )  # fmt: skip
         self._end_requested = asyncio.Event()
         self._preemption: PreemptionNotifier | None = None
         self._sampler: SamplerProcess | None = None

@@ -63,6 +63,7 @@ class ClientRequests:
 
     Attributes:
         gang_requests: Handlers of requests about the gang.
+        transfers: Processes that exchange files with other nodes.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class ClientRequests:
         self._slots, self._phases, self._agent = slots, phases, agent
         self._registry = state.registry
         self.gang_requests = GangRequests(state, slots, clients, fail_fast)
-        self._transfers = PeerTransfers(state.config)
+        self.transfers = PeerTransfers(state.config)
         self._handlers: dict[str, Handler] = {
             "hello": self._hello,
             "tail": self._tail,
@@ -96,8 +97,8 @@ class ClientRequests:
             "clear": lambda connection, header, _: self._outputs.clear(connection, header),
             "written": lambda connection, header, _: self._outputs.list_files(connection, header),
             "output": lambda connection, header, _: self._outputs.send_file(connection, header),
-            "peers": lambda connection, header, _: self._transfers.answer(connection, header),
-            "pull": lambda connection, header, _: self._transfers.answer(connection, header),
+            "peers": lambda connection, header, _: self.transfers.answer(connection, header),
+            "pull": lambda connection, header, _: self.transfers.answer(connection, header),
             "drop": self._drop_blobs,
             "stacks": lambda connection, header, _: self._diagnostics.send_stacks(connection, header),
             "profile": lambda connection, header, _: self._diagnostics.send_profile(connection, header),
@@ -119,7 +120,8 @@ class ClientRequests:
 
     def _on_lost(self, connection: Connection) -> None:
         self._clients.remove(connection)
-        self._transfers.on_client_gone(connection)
+        restarts = any(call.may_restart_unattended for call in self._registry.calls.values())
+        self.transfers.on_client_gone(connection, retains=restarts)
         if (debugger := vars(self).get("_debugger")) is not None:
             debugger.on_client_gone(connection)
         self.gang_requests.on_client_gone(connection)

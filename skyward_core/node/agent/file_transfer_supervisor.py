@@ -1,4 +1,4 @@
-"""Processes that the agent starts to transfer files between nodes for a client."""
+"""Processes that the agent starts to transfer files between nodes, for a client or for a restart without a client."""
 
 from __future__ import annotations
 
@@ -25,15 +25,28 @@ _CODE = (
 
 
 class PeerTransfers:
-    """File server processes of the agent, one for each client because each client has its own certificates."""
+    """File server processes of the agent, one for each client because each client has its own certificates.
+
+    While no client is connected, nodes exchange checkpoints by the process of the last client, which has the key None.
+    """
 
     def __init__(self, config: AgentConfig) -> None:
         self._config = config
-        self._processes: dict[Connection, _PeerProcess] = {}
+        self._processes: dict[Connection | None, _PeerProcess] = {}
 
-    def on_client_gone(self, connection: Connection) -> None:
-        """Stop the server process of a disconnected client."""
-        if (helper := self._processes.pop(connection, None)) is not None:
+    @property
+    def retained_port(self) -> int:
+        """Port of the process of the last client; 0 if it was not retained."""
+        return self._processes[None].port if None in self._processes else 0
+
+    def on_client_gone(self, connection: Connection | None, *, retains: bool = False) -> None:
+        """Stop the server process of a disconnected client, or retain it for runs that may restart without a client."""
+        if (helper := self._processes.pop(connection, None)) is None:
+            return
+        if retains:
+            self.on_client_gone(None)
+            self._processes[None] = helper
+        else:
             helper.close()
 
     async def answer(self, connection: Connection, header: ClientPeers | ClientPull) -> None:
@@ -41,7 +54,7 @@ class PeerTransfers:
         fields: Header
         try:
             fields = await (
-                self._listen(connection, header) if header["t"] == "peers" else self._pull(connection, header)
+                self._listen(connection, header) if header["t"] == "peers" else self.pull(connection, header)
             )
         except OSError as error:
             fields = {"error": str(error)}
@@ -56,9 +69,16 @@ class PeerTransfers:
         self._processes[connection] = helper
         blobs, spool, work = str(self._config.blobs), str(self._config.spool), self._config.cwd
         paths = {"blobs": blobs, "spool": spool, "address": self._config.address, "work": work}
-        return await helper.request(credentials | paths)
+        answer = await helper.request(credentials | paths)
+        helper.port = answer.get("port", 0)
+        return answer
 
-    async def _pull(self, connection: Connection, header: ClientPull) -> Header:
+    async def pull(self, connection: Connection | None, header: ClientPull) -> Header:
+        """Fetch a blob or a checkpoint from another node. Return the process's answer.
+
+        Raises:
+            OSError: If the node has no process for the client.
+        """
         blob = self._config.blobs / header["hash"]
         if blob.is_file() and blob.stat().st_size == header["size"]:
             return {}
@@ -68,9 +88,14 @@ class PeerTransfers:
 
 
 class _PeerProcess:
-    """Process that exchanges files with peers for a client; see ``file_transfer_server.main``. Ends with the agent."""
+    """Process that exchanges files with peers for a client; see ``file_transfer_server.main``. Ends with the agent.
+
+    Attributes:
+        port: Port at which it listens for other nodes; 0 if it does not listen.
+    """
 
     def __init__(self) -> None:
+        self.port = 0
         self._connection = Connection(self._on_answer, self._on_lost)
         self._pending: dict[int, asyncio.Future[AgentKnown]] = {}
         self._next_id = 0

@@ -5,17 +5,18 @@ Also removes bytecode that was compiled from older source files.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import heapq
 import json
 import os
 import shutil
 import stat
+import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import cache_from_source
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from skyward_core.node.agent.worker_processes import run_in_thread
 from skyward_core.node.bootstrap.receive_working_folder import PARTIAL_SUFFIX, FolderItem, read_sent_items
 from skyward_core.protocol.node_paths import STATE_FILE
 from skyward_core.protocol.validators import is_relative_subpath
+from skyward_core.runtime.instance_info_and_attempt import CHECKPOINTS
 
 if TYPE_CHECKING:
     from skyward_core.node.agent.agent_state_lease_deadman_and_network_info import NodeState
@@ -147,7 +149,6 @@ class OutputFileHandler:
 
     def __init__(self, state: NodeState) -> None:
         self._state = state
-        self._restoring = asyncio.Lock()  # lock for reading and changing the list of restored files
 
     async def list_files(self, connection: Connection, header: frames.ClientWritten) -> None:
         """Answer a client with the list of files that ranks wrote and that match its patterns."""
@@ -185,8 +186,7 @@ class OutputFileHandler:
             blob = config.blobs / Path(header["blob"]).name
             given = config.cwd, blob, header["size"], header["path"], header["at"]
             more = {"instead": header.get("instead", ""), "outdated": header.get("outdated", ())}
-            async with self._restoring:
-                answer = {"written": await run_in_thread(restore_file, *given, **more)}
+            answer = {"written": await run_in_thread(restore_file, *given, **more)}
         except OSError as error:
             answer = {"error": error.strerror or str(error)}
         connection.send({"t": "known", "id": header["id"]} | answer)
@@ -217,6 +217,7 @@ class OutputFileHandler:
 
 # name of the list of restored files beside the working folder, which maps paths to versions
 RESTORED_SUFFIX = ".restored.json"
+_restoring = threading.Lock()  # lock for reading and changing this list
 
 
 def restore_file(
@@ -243,6 +244,13 @@ def restore_file(
     """
     if not Path(f"{folder}.json").exists() or not is_relative_subpath(path):
         raise OSError(f"{path!r:.80} is not a path in a copied working folder")
+    with _restoring:
+        return _restore_file(folder, blob, size, path, at, instead, outdated)
+
+
+def _restore_file(
+    folder: str, blob: Path, size: int, path: str, at: float, instead: str, outdated: Sequence[str]
+) -> bool:
     listing = Path(f"{folder}{RESTORED_SUFFIX}")
     restored = _read_restored(folder)
     if not blob.exists() and os.path.lexists(f"{folder}/{path}"):
@@ -436,6 +444,45 @@ class FolderWalk:
             as_sent = item is not None and (item.size, item.mtime) == (status.st_size, status.st_mtime_ns)
             if not as_sent and self._restored.get(path) != file_version(status):
                 yield path, status
+
+
+def list_checkpoints(folder: str, names: Collection[str]) -> list[frames.SavedKeys]:
+    """List the files in folders for checkpoints, including the copies that ``restore_file`` wrote.
+
+    Args:
+        folder: The ranks' working folder.
+        names: Names of the folders of ``sky.checkpoint_dir()``.
+    """
+    found: list[frames.SavedKeys] = []
+    restored = _read_restored(folder)
+    for name in filter(None, names):
+        with suppress(OSError):  # ranks of this node need not save checkpoints
+            for inner, status in FolderWalk(f"{folder}/{CHECKPOINTS}/{name}", {}, {}, ()).files():
+                path, version = f"{CHECKPOINTS}/{name}/{inner}", file_version(status)
+                size, at, is_copy = status.st_size, status.st_mtime, restored.get(path) == version
+                found.append({"path": path, "version": version, "size": size, "at": at, "copy": is_copy})
+    return found
+
+
+def find_missing_checkpoints(
+    listed: Mapping[int, Sequence[frames.SavedKeys]],
+) -> dict[int, list[frames.SavedKeys]]:
+    """Return the checkpoint files that each node lacks, as listed by a node that has the newest version.
+
+    A node also lacks a file if it has a copy of an older version, but not if its own ranks wrote the older version.
+
+    Args:
+        listed: Node -> its files.
+    """
+    newest: dict[str, frames.SavedKeys] = {}
+    for file in chain.from_iterable(listed.values()):
+        newest[file["path"]] = max(newest.get(file["path"], file), file, key=lambda each: each["at"])
+    missing: dict[int, list[frames.SavedKeys]] = {}
+    for node, files in listed.items():
+        times = {file["path"]: file["at"] if file["copy"] else float("inf") for file in files}
+        lacking = [file for path, file in newest.items() if times.get(path, 0.0) < file["at"] - MTIME_TOLERANCE]
+        missing |= {node: lacking} if lacking else {}
+    return missing
 
 
 def remove_compiled(folder: str, modules: Mapping[str, str]) -> None:

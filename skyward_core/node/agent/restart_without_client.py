@@ -8,13 +8,16 @@ of restarts allowed, and the ends of all earlier attempts. The journal stores th
 Heartbeats (``peer_heartbeats``) decide which nodes are lost, while the other ranks may still wait for them. The next
 attempt runs on the remaining nodes, if the pool allows a smaller gang. Otherwise the run ends here, and the reason is
 recorded for clients: the run's own client continues the run when it reconnects.
+
+All ranks must continue from the same checkpoint. So before the next attempt, nodes fetch the files in the folders of
+``sky.checkpoint_dir()`` that other nodes have saved. They use the certificates of the last client.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -23,6 +26,7 @@ from skyward_core.node.agent.call_lifecycle import CallLifecycle
 from skyward_core.node.agent.call_registry import Call, RunRecord
 from skyward_core.node.agent.connected_clients import ClientRegistry
 from skyward_core.node.agent.fail_fast_without_client import CLIENT_GRACE, FailFast
+from skyward_core.node.agent.file_transfer_supervisor import PeerTransfers
 from skyward_core.node.agent.gang_and_queue_requests import GangRequests
 from skyward_core.node.agent.gang_state import Gang, next_peers
 from skyward_core.node.agent.slot_dispatcher import SlotDispatcher
@@ -32,10 +36,11 @@ from skyward_core.protocol.frame_schemas_and_size_limits import ATTEMPT_KEYS
 
 if TYPE_CHECKING:
     from skyward_core.model.outcomes_states_and_alerts import Outcome
-    from skyward_core.protocol.frame_types import AgentOutcome, AttemptKeys, PeerReportKeys, PeerRequestKeys
+    from skyward_core.protocol.frame_types import AgentOutcome, AttemptKeys, PeerReportKeys, PeerRequestKeys, SavedKeys
 
 HEAD = 0
 PEER_PATIENCE = 30.0  # seconds for which the head asks a node that does not answer, before the head ends the run
+MAX_EXCHANGED_FILES = 500  # maximum number of a run's checkpoint files on a node, because one message lists them
 # bytes at the end of a rank's metrics file in which its agent searches the largest training step
 MAX_METRICS_BYTES = 1 << 20
 HEARD_SECONDS = 2.0  # maximum seconds since the last heartbeat of a node for its agent to count as running
@@ -48,10 +53,11 @@ class UnattendedRestarts:
 
     def __init__(
         self, state: NodeState, slots: SlotDispatcher, clients: ClientRegistry, lifecycle: CallLifecycle,
-        fail_fast: FailFast, gang_requests: GangRequests,
+        fail_fast: FailFast, gang_requests: GangRequests, transfers: PeerTransfers,
     ) -> None:  # fmt: skip
         self._state, self._slots, self._clients, self._lifecycle = state, slots, clients, lifecycle
-        self._fail_fast, self._gang_requests = fail_fast, gang_requests
+        self._fail_fast, self._gang_requests, self._transfers = fail_fast, gang_requests, transfers
+        self._fetching: dict[str, asyncio.Task[None]] = {}  # run -> download of the checkpoints that this node lacks
         self._working: set[str] = set()
         # (run, attempt number) -> earliest start of the attempt, by the event loop's clock
         self._due: dict[tuple[str, int], float] = {}
@@ -68,6 +74,9 @@ class UnattendedRestarts:
 
         If these ranks still run but nodes are lost, stop the ranks, because they may wait for the lost nodes.
         """
+        calls = self._state.registry.calls.values()
+        if not any(call.may_restart_unattended for call in calls):
+            self._transfers.on_client_gone(None)
         if self._state.config.node != HEAD or self._state.is_closing:
             return
         for record in self._state.registry.records.values():
@@ -146,7 +155,13 @@ class UnattendedRestarts:
         if keys is None:
             return False
         due = self._due.setdefault((run, keys["number"]), loop.time() + pause)
-        if loop.time() < due or not self._is_gang_idle(run) or not self._gang_requests.lock.try_hold():
+        if loop.time() < due or not self._is_gang_idle(run):
+            return True
+        if reason := await self._copy_checkpoints(run, chosen) if len(chosen) > 1 else "":
+            record.last_end = {**keys["ends"][-1], "reason": f"only a client can copy the checkpoints: {reason}"}
+        if reason != "":
+            return reason is None
+        if not self._gang_requests.lock.try_hold():
             return True
         try:
             return await self._start_attempt(run, chosen, keys)
@@ -232,6 +247,76 @@ class UnattendedRestarts:
         answers = await asyncio.gather(*(self._fail_fast.ask(node, request) for node in nodes))
         return dict(zip(nodes, answers, strict=True))
 
+    # -- checkpoints -------------------------------------------------------------------------------------------
+
+    async def _copy_checkpoints(self, run: str, nodes: Sequence[int]) -> str | None:
+        """Let the nodes of the next attempt fetch the checkpoints that they lack.
+
+        Returns:
+            "" if each node has all files, None if the head must ask again, otherwise the reason of a failure.
+        """
+        from skyward_core.node.agent.output_checkpoint_and_source_files import find_missing_checkpoints
+
+        reports = await self._ask(nodes[1:], {"step": "saved", "run": run}) | {HEAD: await self._list_saved(run)}
+        places = {node: address for node, address, _ in (self._fail_fast.peers or {"nodes": ()})["nodes"]}
+        listed: dict[int, Sequence[SavedKeys]] = {}
+        for node, report in reports.items():
+            if report is None or report.get("active"):
+                return None
+            if error := report.get("error"):
+                return f"node {node}: {error}"
+            port = report["port"]
+            listed[node] = [{**file, "host": places[node], "port": port} for file in report["files"]]
+        missing = find_missing_checkpoints(listed)
+        for node, files in missing.items():
+            if node == HEAD:
+                await self._list_saved(run, files)
+            else:
+                await self._ask([node], {"step": "saved", "run": run, "files": files})
+        return None if missing else ""
+
+    async def _list_saved(self, run: str, missing: Sequence[SavedKeys] = ()) -> PeerReportKeys:
+        """Return the checkpoints of a run on this node, and the port at which other nodes can fetch them.
+
+        ``missing``: checkpoints that this node fetches first.
+        """
+        from skyward_core.node.agent.output_checkpoint_and_source_files import list_checkpoints
+
+        if missing and run not in self._fetching:
+            self._fetching[run] = asyncio.create_task(self._fetch(missing))
+        if (fetching := self._fetching.get(run)) is not None:
+            if not fetching.done():
+                return {"active": 1}
+            del self._fetching[run]
+            if error := fetching.exception():
+                return {"error": str(error)}
+        names = {call.header.get("checkpoints", "") for call in self._state.registry.calls_of_run(run)}
+        files = await run_in_thread(list_checkpoints, self._state.config.cwd, names)
+        if len(files) > MAX_EXCHANGED_FILES:
+            return {"error": f"nodes exchange at most {MAX_EXCHANGED_FILES} checkpoint files without a client"}
+        return {"files": files, "port": self._transfers.retained_port}
+
+    async def _fetch(self, files: Sequence[SavedKeys]) -> None:
+        """Fetch checkpoints from other nodes into the ranks' working folder.
+
+        Raises:
+            OSError: If a node cannot send a file, or this node cannot store it.
+        """
+        from skyward_core.node.agent.output_checkpoint_and_source_files import restore_file
+        from skyward_core.runtime.instance_info_and_attempt import CHECKPOINTS
+        from skyward_core.util.content_hash import hash_bytes
+
+        config = self._state.config
+        for file in files:
+            if not file["path"].startswith(f"{CHECKPOINTS}/") or not file["port"]:
+                raise OSError(f"{file['host']} cannot send {file['path']!r:.80} without a client")
+            name, output = hash_bytes(json.dumps(file).encode()), {"path": file["path"], "version": file["version"]}
+            place, size = (file["host"], file["port"]), file["size"]
+            request: AnyHeader = {"t": "pull", "hash": name, "size": size, "from": place, "output": output}
+            if error := (await self._transfers.pull(None, request)).get("error"):
+                raise OSError(error)
+            await run_in_thread(restore_file, config.cwd, config.blobs / name, size, file["path"], file["at"])
+
     # -- start of an attempt -------------------------------------------------------------------------------
 
     async def _start_attempt(self, run: str, nodes: tuple[int, ...], keys: AttemptKeys) -> bool:
@@ -307,6 +392,8 @@ class UnattendedRestarts:
             return await self._report(run)
         if request["step"] == "prepare":
             return self._prepare()
+        if request["step"] == "saved":
+            return await self._list_saved(run, request.get("files", ()))
         if request["step"] == "probe":
             return {"refused": await self._fail_fast.has_no_agent(request["node"])}
         return {"begun": self._begin(run, request["epoch"], request["info"], request["attempt"])}
@@ -331,27 +418,18 @@ class UnattendedRestarts:
         """Return the largest training step of an ended attempt, and whether it saved a checkpoint in the folder of
         ``sky.checkpoint_dir()``. A thread reads the files once per attempt.
         """
+        # imported late, because few agents look for checkpoints
+        from skyward_core.node.agent.output_checkpoint_and_source_files import list_checkpoints
+
         if (run, attempt) not in self._progress:
             paths = [slot.logs.metrics_path for slot in self._slots.slots]
             step = await run_in_thread(_largest_step, run, paths)
             names = {call.header.get("checkpoints", "") for call in self._state.registry.calls_of_run(run)}
             began = [each["at"] for each in self._state.registry.records[run].began.values()]
-            saved = bool(began) and await run_in_thread(_has_saved, self._state.config.cwd, names, min(began))
+            files = await run_in_thread(list_checkpoints, self._state.config.cwd, names) if began else ()
+            saved = any(file["at"] > min(began) for file in files)
             self._progress = {(run, attempt): (step, saved)}
         return self._progress[run, attempt]
-
-
-def _has_saved(cwd: str, names: Collection[str], since: float) -> bool:
-    """Check whether a file was changed after a Unix time in folders for checkpoints with the given names."""
-    # imported late, because few agents look for checkpoints
-    from skyward_core.node.agent.output_checkpoint_and_source_files import FolderWalk
-    from skyward_core.runtime.instance_info_and_attempt import CHECKPOINTS
-
-    changed: list[float] = []
-    for name in filter(None, names):
-        with suppress(OSError):  # ranks need not save checkpoints
-            changed += [status.st_mtime for _, status in FolderWalk(f"{cwd}/{CHECKPOINTS}/{name}", {}, {}, ()).files()]
-    return max(changed, default=0.0) > since
 
 
 def _largest_step(run: str, paths: Sequence[str]) -> float | None:
