@@ -218,6 +218,47 @@ def test_files_of_a_pattern_are_checkpoints_within_their_size(hosts: Hosts, proj
     assert {each.parent.name for each in Path("outputs").rglob("w.bin")} == {"step-2", "step-3"}
 
 
+PATTERN_SCRIPT = """
+import os, signal, time
+from pathlib import Path
+import skyward_core as sky
+
+saved, rank = Path("out/step-1/w.bin"), sky.instance_info().rank
+if not sky.attempt().is_restart:
+    if rank == 0:
+        saved.parent.mkdir(parents=True)
+        saved.write_text("state")
+        while not list(Path({seen!r}).glob("*/*/out/step-1/w.bin")):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGKILL)
+    while True:
+        time.sleep(0.05)
+print("found", saved.read_text(), flush=True)
+"""
+
+
+@pytest.mark.proof("3 s of a processor")
+def test_command_line_names_the_checkpoints_of_an_unchanged_script(hosts: Hosts, project: Path) -> None:
+    (project / "train.py").write_text(PATTERN_SCRIPT.format(seen=str(project / "outputs")))
+    provider = hosts.provider()
+    settings = {"keys": hosts.slots[0].client_key, "known_hosts": hosts.known, "config": "false"}
+    words = [
+        "run",
+        "train.py",
+        "--hosts",
+        ",".join(map(str, provider.hosts)),
+        "--restarts",
+        "1",
+        "--checkpoints",
+        "out/**",
+    ]
+    words += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    done = call(words, os.environ)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [f"r00{rank}| found state" in lines for rank in range(2)] == [True, True], done.stdout
+
+
 @sky.function
 def save_when_the_other_node_has_a_copy(last: int, seen: str) -> list[str]:
     """Save steps on the head, each when the other node has the step before. Return the steps that a node has."""
