@@ -22,12 +22,15 @@ import pytest
 
 import skyward_core
 from skyward_core.model.errors import NotPicklableError, RemoteError
-from skyward_core.model.outcomes_states_and_alerts import Summary
+from skyward_core.model.outcomes_states_and_alerts import ErrorInfo, Outcome, Summary
 from skyward_core.node.agent import call_journal
 from skyward_core.node.agent.call_journal import Journal
 from skyward_core.node.agent.call_registry import Call, CallRegistry
+from skyward_core.node.worker import returned_exceptions
 from skyward_core.node.worker.result_pickles_and_summaries import JSON_LIMIT, MAX_TEXT, pickle_result, summarize
 from skyward_core.node.worker.returned_exceptions import describe_error
+from skyward_core.pool.agent_link import is_notification
+from skyward_core.pool.runs.result_loading_and_run_errors import load_exception
 from skyward_core.protocol.frame_codec import MAX_EXCEPTION_BYTES, MAX_INLINE_BYTES, encode_frame
 
 
@@ -426,6 +429,20 @@ def test_exception_class_of_a_script_is_pickled_by_value() -> None:
     check = "import pickle, sys; e = pickle.loads(sys.stdin.buffer.read()); print(type(e).__name__, e, e.b)"
     done = subprocess.run([sys.executable, "-c", check], input=data, capture_output=True, check=True)
     assert done.stdout.decode().strip() == "Own words 5"
+
+
+def test_exception_without_a_pickle_is_no_notification(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that gets a notification waits for the value, for example if ``types.py`` of the user hides modules."""
+
+    def fail(*_: Any) -> bytes:
+        raise AttributeError("module 'types' has no attribute 'ModuleType'")
+
+    monkeypatch.setattr(returned_exceptions, "_pickle_error", fail)
+    header, data = describe_error(LookupError("no data"))
+    outcome: Any = {"t": "outcome", "run": "r", "i": 0, "kind": "raised"}
+    assert not is_notification(outcome, data)
+    loaded = load_exception(Outcome(0, 0, 0, "raised", error=ErrorInfo(header["type"], header["message"])), data)
+    assert (type(loaded), str(loaded)) == (RemoteError, "LookupError: no data")
 
 
 def test_missing_package_error_says_how_to_install_it() -> None:

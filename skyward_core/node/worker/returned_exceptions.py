@@ -54,12 +54,15 @@ def capture_call(call: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]
 
 
 def describe_error(error: BaseException) -> tuple[ErrorKeys, bytes]:
-    """Return an exception as text and as a pickle that the client can load; b"" if it cannot be pickled."""
+    """Return an exception as text and as a pickle that the client can load; b"\\0" if it cannot be pickled.
+
+    The data is never empty, because a client waits for the value of an outcome without data.
+    """
     words = error_words(error)
     try:
         return words, _pickle_error(error, words["type"], safe_text(error))
     except BaseException:  # noqa: BLE001  # the modules of the exception can no longer be loaded
-        return words, b""
+        return words, b"\0"
 
 
 def error_words(error: BaseException) -> ErrorKeys:
