@@ -809,7 +809,7 @@ class RunScreen(BaseScreen[None]):
             return self._view is None or not self._view.is_over
         if action == "launch_here":
             return self._view is None or self._view.is_live
-        return True
+        return action != "pause" or not self.app.REPLAYS  # in a replay, the key pauses the playback
 
     def action_fetch(self) -> None:
         pool, run = self.pool, self.run

@@ -120,19 +120,19 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.jump", "apostrophe,ctrl+l", "app.jump", "", "Focus a widget by the letter shown on it"),
     # Actions of a replay
     Action("replay.pause", "p", "app.replay_pause", "play", "Pause or resume; at the end, restart"),
-    Action("replay.back", "comma", "app.replay_skip(-10)", "10 s", "Go back 10 s"),
-    Action("replay.on", "full_stop", "app.replay_skip(10)", "", "Go forward 10 s"),
-    Action("replay.far_back", "less_than_sign", "app.replay_skip(-60)", "1 min", "Go back one minute"),
-    Action("replay.far_on", "greater_than_sign", "app.replay_skip(60)", "", "Go forward one minute"),
+    Action("replay.back", "less_than_sign", "app.replay_skip(-10)", "10 s", "Go back 10 s"),
+    Action("replay.on", "greater_than_sign", "app.replay_skip(10)", "", "Go forward 10 s"),
+    Action("replay.far_back", "ctrl+left", "app.replay_skip(-60)", "1 min", "Go back one minute"),
+    Action("replay.far_on", "ctrl+right", "app.replay_skip(60)", "", "Go forward one minute"),
     Action("replay.slower", "minus", "app.replay_speed(0.5)", "speed", "Halve the speed; x0.25 at least"),
-    Action("replay.faster", "plus,equals_sign", "app.replay_speed(2)", "", "Double the speed; x64 at most"),
+    Action("replay.faster", "equals_sign", "app.replay_speed(2)", "", "Double the speed; x64 at most"),
     Action("replay.failure", "E", "app.replay_failure", "failure", "Seek to the next failure and pause there"),
     # Actions of the list of pools
     Action("pools.open", "enter", "open", "open", "Open the run or pool"),
     Action("pools.new", "n", "new", "new", "Launch a script on a new pool"),
     Action("pools.again", "A", "launch_again", "run again", "Edit the selected run's launch, and run it again"),
     Action("pools.launch", "L", "launch_here", "launch here", "Launch a script on the selected pool"),
-    Action("pools.ended", "p", "all", "all pools", "Show or hide the table of all pools, including ended ones"),
+    Action("pools.ended", "a", "all", "all pools", "Show or hide the table of all pools, including ended ones"),
     Action("pools.down", "X", "down", "tear down", "Tear down the pool, or all marked pools", dangerous=True),
     Action("pools.dashboard", "P", "dashboard", "", PAGES),
     Action("pools.refresh", "r", "refresh", "", "Refresh the list of pools"),
@@ -162,8 +162,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("history.again", "r", "again", "", "Reload the ledger"),
     Action("history.back", "escape,q", "back", "back", "Clear the filter; without one, go back to the pools"),
     # Actions of the comparison of two runs
-    Action("compare.next", "n", "number(1)", "next metric", "Chart the next metric"),
-    Action("compare.previous", "N", "number(-1)", "", "Chart the previous metric"),
+    Action("compare.next", "right_square_bracket", "number(1)", "next metric", "Chart the next metric"),
+    Action("compare.previous", "left_square_bracket", "number(-1)", "", "Chart the previous metric"),
     Action("compare.diff", "c", "diff", "diff", "Show the differences between the texts of both scripts"),
     Action("compare.equal", "u", "equal", "differences", "Show only differences, or all rows"),
     Action("compare.axis", "m", "axis", "x axis", "Switch the x axis between step and time"),
@@ -226,7 +226,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.previous_hit", "N", "next_hit(-1)", "", "Previous hit"),
     Action("run.filter", "ampersand", "filter", "filter", "Show only matching lines; a leading ! inverts"),
     Action("run.follow", "f", "follow", "follow", "Go to the newest line, and follow new lines"),
-    Action("run.pause", "space", "pause", "pause", "Stop or resume following new lines"),
+    Action("run.pause", "p", "pause", "pause", "Stop or resume following new lines"),
     Action("run.zoom", "z", "zoom", "zoom", "Zoom panel"),
     Action("run.grow", "right_parenthesis", "grow(1)", "", "Enlarge the panel; borders can also be dragged"),
     Action("run.shrink", "left_parenthesis", "grow(-1)", "", "Shrink the panel"),
@@ -242,7 +242,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.copy", "y", "copy", "copy", "Copy the selection, or the panel's content"),
     Action("run.save", "S", "save", "save", "Save this log, and results as JSON and CSV"),
     Action(
-        "run.fetch", "o", "fetch", "fetch files", "Fetch the files that the ranks wrote into outputs/", changes=True
+        "run.fetch", "B", "fetch", "fetch files", "Fetch the files that the ranks wrote into outputs/", changes=True
     ),
     Action("run.stacks", "s", "stacks", "stacks", "Show the stacks of all ranks, and ranks missing from a collective"),
     Action(

@@ -48,7 +48,7 @@ async def test_failed_rank_is_selected_and_its_log_shows_the_traceback(app: Skyw
 
 
 @pytest.mark.proof("0.5 s of a processor", after=1)
-@pytest.mark.parametrize("key", ["right_square_bracket", "a", "1", "slash", "space"])
+@pytest.mark.parametrize("key", ["right_square_bracket", "a", "1", "slash", "p"])
 async def test_selection_of_the_user_is_kept_when_a_run_fails(app: SkywardApp, session: FakeSession, key: str) -> None:
     view, run = session.pool_with_run("llama-ft")
     for rank in range(4):

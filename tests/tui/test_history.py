@@ -220,9 +220,9 @@ async def test_two_marked_runs_are_compared(app: SkywardApp, session: FakeSessio
         assert not any("plugins" in line for line in screen_text(app).splitlines())
         assert any("≠" in line and "a1b2c3d4e5" in line for line in screen_text(app).splitlines())
         await press(pilot, "u", until=lambda: "plugins" in screen_text(app) and "─ two runs ─" in screen_text(app))
-        await press(pilot, "n", until="only_0.1: ")
-        await press(pilot, "N", "N", until="only_0.02: ")
-        await press(pilot, "n", until=lambda: "└ step 0 ─" in screen_text(app) and "─ step 59" in screen_text(app))
+        await press(pilot, "]", until="only_0.1: ")
+        await press(pilot, "[", "[", until="only_0.02: ")
+        await press(pilot, "]", until=lambda: "└ step 0 ─" in screen_text(app) and "─ step 59" in screen_text(app))
         await press(pilot, "m", until=lambda: "└ 0:00 ─" in screen_text(app) and "─ 59:00" in screen_text(app))
         await press(pilot, "y", until="copied comparison")
         assert "≠ +2 -1 lines" in shown and "c shows them" in shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.screen import Screen
@@ -68,6 +69,23 @@ async def test_live_keys_and_registered_keys_are_equal(app: SkywardApp, session:
             app.pop_screen()
     scopes |= check(ReplayApp(Path("record")))
     assert scopes == set(SCOPES)
+
+
+@pytest.mark.parametrize(
+    ("key", "actions"),
+    [
+        ("n", {"pools.new", "hosts.group", "run.next_hit"}),
+        ("p", {"replay.pause", "run.pause"}),
+        ("a", {"pools.ended", "leftovers.everywhere", "run.merge", "stacks.threads"}),
+        ("o", {"history.sort"}),
+        ("B", {"run.fetch"}),
+        ("comma", {"pools.settings"}),
+        ("plus", {"hosts.add"}),
+        ("space", {"pools.mark", "history.mark", "choice.open", "toggles.switch", "fold.toggle"}),
+    ],
+)
+def test_key_has_the_same_meaning_on_all_screens(key: str, actions: set[str]) -> None:
+    assert {action.id for action in ACTIONS if key in keys_of(action)} == actions
 
 
 async def test_escape_closes_every_dialog_and_arrows_cycle_its_buttons(app: SkywardApp, session: FakeSession) -> None:

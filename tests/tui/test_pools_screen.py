@@ -347,16 +347,16 @@ async def test_live_pools_are_a_strip_below_the_runs(app: SkywardApp, session: F
         await pilot.click(offset=(region.x + 40, region.y))
         await until(pilot, "▶ chatty")
         await press(pilot, "X", until="Tear down grid?")
-        await press(pilot, "escape", "p", until="NODES")
+        await press(pilot, "escape", "a", until="NODES")
         assert set(listed(app)) == {"grid", "chatty", "over"}
-        await press(pilot, "p", "enter", until="pools › chatty")
+        await press(pilot, "a", "enter", until="pools › chatty")
 
 
 async def test_long_strip_of_pools_scrolls(app: SkywardApp, session: FakeSession) -> None:
     for number in range(9):
         session.pool(f"pool-number-{number}", age=90.0 + number)
     session.past = [past_run(1)]
-    async with running_app(app, (90, 24), until="pool-number-1") as pilot:
+    async with running_app(app, (90, 24), until="local idle") as pilot:
         await pilot.press("tab")
         assert len(strip_lines(app)) == 3 and strip_lines(app)[0].startswith("▶ ") and len(listed(app)) == 9
         await press(pilot, *["down"] * 8, until=lambda: strip_lines(app)[-1].strip().startswith("▶"))
@@ -392,7 +392,7 @@ async def test_pool_preview_shows_utilization_and_cost(app: SkywardApp, session:
         idle.machines.feed(0, json.dumps({"at": session.now, "node": {"cpu": 7}}).encode())
         session.now += 1
         await until(pilot, lambda: "4 × 94 %" in screen_text(app) and "cpu 7 %" in screen_text(app))
-        await press(pilot, "p", until="USE")
+        await press(pilot, "a", until="USE")
 
 
 def runs(app: SkywardApp) -> list[str]:
@@ -424,8 +424,8 @@ async def test_runs_of_the_ledger_and_of_pools_are_in_one_table(
         (row,) = (line for line in lines if "✗ failed" in line)
         assert "lr=0.2 epochs=5" in row and "r3 OSError: disk full" in row
         assert listed(app) == ["llama-ft"] and "▶ llama-ft" in screen_text(app), "pools that are up are below"
-        await press(pilot, "p", until=lambda: listed(app) == ["llama-ft", "over"])
-        await press(pilot, "p", "slash", *"lr=0.2", until=lambda: runs(app) == [session.past[1].run])
+        await press(pilot, "a", until=lambda: listed(app) == ["llama-ft", "over"])
+        await press(pilot, "a", "slash", *"lr=0.2", until=lambda: runs(app) == [session.past[1].run])
         await press(pilot, "escape", until=lambda: len(runs(app)) == 3)
         session.past = [past_run(0, script="newest.py"), *session.past]
         later = session.open_run(view)

@@ -117,24 +117,24 @@ async def test_output_files_of_ranks_are_listed_and_fetched(app: SkywardApp, ses
         WrittenFile("ck/model.pt", 2_000_000, session.now - 90, 0, "1"),
         WrittenFile("o\x1b[2Jdd\n", 3, session.now, 1, "2"),
     ]
-    async with on_run_screen(app, (160, 48), view.key, until="2 files on the nodes, 2 MB (o: fetch)") as (pilot, _):
+    async with on_run_screen(app, (160, 48), view.key, until="2 files on the nodes, 2 MB (B: fetch)") as (pilot, _):
         shown = screen_text(app)
         assert "ck/model.pt" in shown and "2 MB" in shown and "odd↵" in shown
-        await until(pilot, "o fetch files")
-        await press(pilot, "o", until=f"run {run.id}: 2 files fetched, 2 MB: /outputs")
+        await until(pilot, "B fetch files")
+        await press(pilot, "B", until=f"run {run.id}: 2 files fetched, 2 MB: /outputs")
         session.written = []
         session.emit(view, events.RunEnded(pool="p", run=run.id, state="done"))
         await until(pilot, lambda: "ck/model.pt" not in screen_text(app))
         session.now += 60  # what was said of the fetching makes room for hints
         await until(pilot, "z zoom")
-        assert "o fetch files" not in screen_text(app)
+        assert "B fetch files" not in screen_text(app)
 
 
 async def test_fetch_on_a_local_pool_names_the_folder(app: SkywardApp, session: FakeSession) -> None:
     view, _ = session.pool_with_run("p", 1)
     view.spec["cwd"] = "/home/me/work"
     async with on_run_screen(app, (160, 48), view.key, until="FOLLOW") as (pilot, _):
-        await press(pilot, "o", until="pool p runs on this machine: its ranks write directly to /home/me/work")
+        await press(pilot, "B", until="pool p runs on this machine: its ranks write directly to /home/me/work")
 
 
 async def test_fetch_key_is_hinted_on_a_small_terminal(app: SkywardApp, session: FakeSession) -> None:
@@ -143,7 +143,7 @@ async def test_fetch_key_is_hinted_on_a_small_terminal(app: SkywardApp, session:
     async with on_run_screen(app, (80, 24), view.key, until="FOLLOW") as (pilot, screen):
         await until(pilot, lambda: screen.panels["results"].has_content)
         await press(pilot, "4", until="ck/model.pt")
-        await until(pilot, "o fetch files")
+        await until(pilot, "B fetch files")
 
 
 async def test_output_files_disappear_with_their_nodes(app: SkywardApp, session: FakeSession) -> None:

@@ -66,7 +66,7 @@ async def test_logs_of_ranks_scroll_side_by_side_in_time(app: SkywardApp, sessio
         await until(pilot, lambda: app.focused is third.pane and screen.rank == 3)
         await until(pilot, lambda: "rank 3  · 3 ranks side by side" in str(log_of(screen).border_title))
         # What is done is done to the one that is looked at.
-        await press(pilot, "space", until=lambda: not third.pane.is_following and columns(screen)[0].pane.is_following)
+        await press(pilot, "p", until=lambda: not third.pane.is_following and columns(screen)[0].pane.is_following)
         for rank in range(4):
             session.print(view, rank, "one more\n", at=NOW + 200)
         await until(pilot, lambda: "PAUSED +1 line" in str(log_of(screen).border_title))

@@ -53,7 +53,7 @@ async def test_equal_lines_of_ranks_collapse_on_a_key(app: SkywardApp, session: 
         assert "r2| loss is nan" in screen_text(app)
         pane = log_of(screen).pane
         await press(pilot, "/", *"epoch", "enter", until=lambda: "/epoch 1/1" in str(log_of(screen).border_subtitle))
-        await press(pilot, "escape", "f", "space", until=lambda: not pane.is_following)
+        await press(pilot, "escape", "f", "p", until=lambda: not pane.is_following)
         # A label grows where the reader stands still, and new rows are counted.
         session.print(view, 2, "epoch done\n")
         for rank in range(4):
@@ -108,7 +108,7 @@ async def test_log_can_be_paused_and_followed_again(app: SkywardApp, session: Fa
     view = session.pool("llama-ft")
     session.print(view, 0, "".join(f"step {i}\n" for i in range(500)))
     async with on_run_screen(app, SIZE, until="step 499") as (pilot, screen):
-        await pilot.press("space")
+        await pilot.press("p")
         session.print(view, 0, "".join(f"step {i}\n" for i in range(500, 600)))
         await until(pilot, lambda: "PAUSED +100 lines" in title(screen))
         assert "step 500" not in screen_text(app)
