@@ -98,7 +98,7 @@ def test_run_prints_logs_results_and_receipt_and_leaves_nothing(cli: Cli) -> Non
     assert [re.sub(r"  +[\d.]+ m?s +", "  ", line) for line in table[1:5]] == [
         f"r{i:03d}  n{i}    ✓ returned  {sum(range(i, 1000, 4))}" for i in range(4)
     ]
-    assert table[5].startswith("value of 4: mean 124,875 ±")
+    assert table[5].startswith("value of 4: mean 124.9k ±")
     assert "created 4, verified gone 4, unaccounted 0" in done.stderr
     assert cli.json("ls") == {"pools": [], "kept": []}
     assert cli("ls").stdout == "no pools are up\n"

@@ -816,7 +816,7 @@ def test_status_rows_show_start_run_and_failure() -> None:
     assert texts(status_rows(view, run, "r002| hello", session.now)) == [
         "● train (llama-ft-1)  1/4 ended  0:41  pool llama-ft up  4/4 nodes",
         "  ● 3 running  ✓ 1 returned",
-        "  step 2  loss 2.117  lr 0.003333  tokens/s 14,400",
+        "  step 2  loss 2.117  lr 0.003333  tokens/s 14.4k",
         "  r002| hello",
     ]
     failed = status_rows(view, failed_run(session, view), "", session.now)
