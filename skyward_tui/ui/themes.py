@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 from rich.segment import Segment
 from rich.style import Style
@@ -99,78 +100,38 @@ def _lowest_contrast(color: Color, behind: list[Color]) -> float:
 
 UNCOLOURED = "ansi-dark"  # name of Textual's theme for output without colours; few of its widgets have a background
 
-SKYWARD = Theme(
-    name="skyward",
-    primary="#5aa9e6",
-    secondary="#8f9fdc",
-    accent="#7cc4f8",
-    warning="#e9b44c",
-    error="#ef6f6c",
-    success="#52c9b0",
-    foreground="#d6dde6",
-    background="#10151c",
-    surface="#151b24",
-    panel="#1d2531",
-    dark=True,
-    variables={
-        "muted": "#7f8b99",
-        "border": "#3b4a5e",
-        "border-blurred": "#2a3442",
-        "block-cursor-background": "#2f4a66",
-        "block-cursor-foreground": "#f2f6fa",
-        "block-cursor-text-style": "bold",
-        "input-selection-background": "#5aa9e6 35%",
-    },
-)
+# Colours of the own themes, in the order of ``OWN_THEMES``: by argument of ``Theme``, and by CSS variable.
+_COLOURS = {
+    "primary": ("#5aa9e6", "#1668b3", "#6cc7ff"),
+    "secondary": ("#8f9fdc", "#5664b8", "#c9b8ff"),
+    "accent": ("#7cc4f8", "#0f5ea8", "#ffe14d"),
+    "warning": ("#e9b44c", "#a86400", "#ffb000"),
+    "error": ("#ef6f6c", "#c0322f", "#ff8a80"),
+    "success": ("#52c9b0", "#007a66", "#5eead4"),
+    "foreground": ("#d6dde6", "#1b2430", "#ffffff"),
+    "background": ("#10151c", "#fbfcfd", "#000000"),
+    "surface": ("#151b24", "#f2f5f8", "#000000"),
+    "panel": ("#1d2531", "#e6ebf1", "#141414"),
+}
+_VARIABLES = {
+    "muted": ("#7f8b99", "#5b6776", "#c8c8c8"),
+    "border": ("#3b4a5e", "#8b9aac", "#ffffff"),
+    "border-blurred": ("#2a3442", "#c3cdd8", "#8c8c8c"),
+    "block-cursor-background": ("#2f4a66", "#1668b3", "#ffe14d"),
+    "block-cursor-foreground": ("#f2f6fa", "#ffffff", "#000000"),
+    "input-selection-background": ("#5aa9e6 35%", "#1668b3 30%", "#ffe14d 45%"),
+}
 
-LIGHT = Theme(
-    name="skyward-light",
-    primary="#1668b3",
-    secondary="#5664b8",
-    accent="#0f5ea8",
-    warning="#a86400",
-    error="#c0322f",
-    success="#007a66",
-    foreground="#1b2430",
-    background="#fbfcfd",
-    surface="#f2f5f8",
-    panel="#e6ebf1",
-    dark=False,
-    variables={
-        "muted": "#5b6776",
-        "border": "#8b9aac",
-        "border-blurred": "#c3cdd8",
-        "block-cursor-background": "#1668b3",
-        "block-cursor-foreground": "#ffffff",
-        "block-cursor-text-style": "bold",
-        "input-selection-background": "#1668b3 30%",
-    },
-)
 
-CONTRAST = Theme(
-    name="skyward-contrast",
-    primary="#6cc7ff",
-    secondary="#c9b8ff",
-    accent="#ffe14d",
-    warning="#ffb000",
-    error="#ff8a80",
-    success="#5eead4",
-    foreground="#ffffff",
-    background="#000000",
-    surface="#000000",
-    panel="#141414",
-    dark=True,
-    variables={
-        "muted": "#c8c8c8",
-        "border": "#ffffff",
-        "border-blurred": "#8c8c8c",
-        "block-cursor-background": "#ffe14d",
-        "block-cursor-foreground": "#000000",
-        "block-cursor-text-style": "bold",
-        "input-selection-background": "#ffe14d 45%",
-    },
-)
+def _make_theme(name: str, column: int, *, dark: bool) -> Theme:
+    colours: dict[str, Any] = {role: by_theme[column] for role, by_theme in _COLOURS.items()}
+    variables = {name: by_theme[column] for name, by_theme in _VARIABLES.items()}
+    return Theme(name, **colours, dark=dark, variables=variables | {"block-cursor-text-style": "bold"})
 
+
+SKYWARD = _make_theme("skyward", 0, dark=True)
+LIGHT = _make_theme("skyward-light", 1, dark=False)
+CONTRAST = _make_theme("skyward-contrast", 2, dark=True)
 OWN_THEMES = (SKYWARD, LIGHT, CONTRAST)
 
 
