@@ -10,23 +10,18 @@ import ast
 import difflib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any, Literal
 
-from skyward_core.model.errors import (
-    ScriptError,
-    UsageError,
-    set_error_field,
-)
+from skyward_core.model.errors import ScriptError, UsageError, set_error_field
 from skyward_core.store.default_and_forbidden_working_folders import unusable_reason
 from skyward_core.tasks import parameter_types_from_source as parameter_types
-from skyward_core.tasks.argument_parsing_and_sweeps import (
-    RawArgument,
-    convert,
-    convert_argument,
-)
+from skyward_core.tasks.argument_parsing_and_sweeps import RawArgument, convert, convert_argument
 from skyward_core.util import safe_file_access
+from skyward_core.util.content_hash import hash_bytes
 
 PACKAGES = ("skyward_core", "skyward")
 MAX_PATH_LENGTH = 200  # maximum characters of a path in error messages; longer paths are shortened
@@ -401,14 +396,15 @@ def check_script_folder(script: Path) -> None:
     folder = safe_file_access.resolve_path(script).parent
     if not (reason := unusable_reason(folder)):
         return
-    if modules := sorted(set(_local_imports(script, folder))):
+    if modules := sorted(set(local_imports(script, folder))):
         raise UsageError(
             f"{script} imports {', '.join(modules)} from its folder, which cannot be sent to other machines "
             f"({reason}). Move the script and its modules into a separate folder"
         )
 
 
-def _local_imports(script: Path, folder: Path) -> Iterator[str]:
+def local_imports(script: Path, folder: Path) -> Iterator[str]:
+    """Yield the names of the modules and packages of a folder that a Python file imports by absolute imports."""
     try:
         tree = parameter_types.parse_source(safe_file_access.read_bytes(script))
     except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):
@@ -422,3 +418,62 @@ def _local_imports(script: Path, folder: Path) -> Iterator[str]:
                 folder / name / "__init__.py"
             ):
                 yield name
+
+
+MAX_WATCHED_FILES = 500  # maximum number of files of a script that are checked for edits
+SETTLE_SECONDS = 0.3  # seconds without a change after which a saved file counts as complete
+
+
+class ScriptWatch:
+    """Detection of edits of a script, and of the modules and packages in its folder that it imports.
+
+    Files are read only after their ``stat`` has changed. A deleted file does not count as edited, because some editors
+    delete a file before they save it.
+
+    Args:
+        script: Path of the script.
+        module: Name of the module if the script runs as with ``python -m``; its imports then start in the current
+            folder.
+    """
+
+    def __init__(self, script: Path, module: str = "") -> None:
+        folder = safe_file_access.current_folder() if module else safe_file_access.resolve_path(script).parent
+        files, known = [script], {""}
+        for file in files:  # the loop also visits the files that it appends
+            for name in {*local_imports(file, folder), module.partition(".")[0]} - known:
+                known.add(name)
+                path = folder / f"{name}.py"
+                found = [path] if path.exists() else safe_file_access.find_matching(folder / name, "**/*.py")
+                files += found[: MAX_WATCHED_FILES - len(files)]
+        # Read the stat before the content, so that an edit in between changes the stat again.
+        self._stats = {file: _stat_key(file) for file in files}
+        self._contents = {file: _hash_file(file) for file in files}
+        self._touched_at: float | None = None  # monotonic time of the last change of a stat; None after the check
+        self._edited = ""
+
+    def edited_file(self) -> str:
+        """Return the name of an edited file once it is completely saved; "" without one."""
+        stats = {file: _stat_key(file) for file in self._contents}
+        if stats != self._stats:
+            self._stats, self._touched_at = stats, monotonic()
+        elif self._touched_at is not None and monotonic() - self._touched_at >= SETTLE_SECONDS:
+            self._touched_at = None
+            for file, before in self._contents.items():
+                if _hash_file(file) not in ("", before) and _stat_key(file) == stats[file]:
+                    self._edited = file.name
+        return self._edited
+
+
+def _stat_key(file: Path) -> tuple[int, ...]:
+    """Return the values of a file's ``stat`` that every change of its content changes; empty without a file."""
+    with suppress(OSError):
+        found = file.stat()
+        return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+    return ()
+
+
+def _hash_file(file: Path) -> str:
+    """Return the hash of a file's content; "" if the file cannot be read."""
+    with suppress(OSError):
+        return hash_bytes(safe_file_access.read_bytes(file))
+    return ""

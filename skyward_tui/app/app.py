@@ -108,6 +108,8 @@ class SkywardApp(App[None]):
         session: The core's session; None until the ledger is read.
         session_error: Reason why the session could not be created.
         user_settings: The user's settings; the defaults before :meth:`apply_appearance`.
+        rerunning_pools: Keys of the pools on which a run starts again whenever its script changes. They are not torn
+            down after a run.
         unlaunched: Launch form of the last launch, to fill the form again if the pool does not start; None once the
             pool is up.
         keys: The user's own keys, by action ID.
@@ -155,6 +157,7 @@ class SkywardApp(App[None]):
         self.session_error = ""
         self.user_settings = UserSettings()
         self.unlaunched: Form | None = None
+        self.rerunning_pools: set[str] = set()
         self.keys: Mapping[str, str] = {}
         self.own_commands: Sequence[Action] = ()
         # bindings of the app before the keys of the user's own commands are added
@@ -704,6 +707,12 @@ class SkywardApp(App[None]):
             self.show_launch(pool if is_live else "", form)
             if record.joined and not is_live:
                 self.flash("the pool of this run no longer exists, so the form creates a new pool with its settings")
+
+    async def launch_on_live_pool(self, form: Form) -> RunView:
+        """Launch a form again on its live pool, and return the run; see ``launch.launch_on_live_pool``."""
+        from skyward_tui.screens.launch import launch_on_live_pool
+
+        return await launch_on_live_pool(self, form)
 
     def show_leftovers(self) -> None:
         """Show the leftovers in cloud accounts."""

@@ -196,7 +196,7 @@ class Follower:
             Interrupted: If a signal arrives. The work behind the future continues.
         """
         future.add_done_callback(self._inbox.put)
-        while (item := self._next_item(0.0)) is not future:
+        while (item := self._next_item(time.monotonic() + PATIENCE)) is not future:
             if isinstance(item, signal.Signals):
                 if interruptible:
                     raise Interrupted(item)
@@ -239,7 +239,7 @@ class Follower:
                 if self.live is not None:
                     self.live.draw()
             try:
-                item: object = self._inbox.get(timeout=PATIENCE)
+                item: object = self._inbox.get(timeout=min(PATIENCE, max(0.0, until - time.monotonic())))
             except Empty:
                 self._flush_held()
                 self._note_waiting()

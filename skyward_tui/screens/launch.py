@@ -42,6 +42,7 @@ from skyward_tui.launch_form.form import (
     is_sweep,
     package_choices,
     path_of,
+    plan_launch,
     provider_choices,
     provider_settings,
     python_script,
@@ -244,7 +245,19 @@ async def run_on_pool(
     await _tear_down(app, plan, begun, problem)
 
 
-async def launch_run(app: SkywardApp, plan: LaunchPlan, tasks: Sequence[catalog.Task], pool: LaunchPool) -> str:
+async def launch_on_live_pool(app: SkywardApp, form: Form) -> RunView:
+    """Launch a form again on its live pool, and return the run.
+
+    Raises:
+        FieldError, SkywardError: If the form is invalid, the script cannot be loaded, or the pool refuses the launch.
+    """
+    pools = app.pools()
+    plan = await run_in_daemon_thread(lambda: plan_launch(form, pools, launching=True))
+    tasks = await load_tasks(plan, ScriptWait(f"loading {plan.script.name}"))
+    return await _start_run(app, plan, tasks, LaunchPool(app.required_session, form.pool))
+
+
+async def _start_run(app: SkywardApp, plan: LaunchPlan, tasks: Sequence[catalog.Task], pool: LaunchPool) -> RunView:
     """Launch a run; for several tasks, launch a sweep."""
     session, request, joined = pool.session, plan.request, plan.spec is None
     if plan.sheet is not None:
@@ -257,6 +270,12 @@ async def launch_run(app: SkywardApp, plan: LaunchPlan, tasks: Sequence[catalog.
         await wait_shielded(session.save_launch(pool.key, run.id, request, joined=joined))
     except OSError as error:
         app.flash(f"cannot save the launch of run {run.id}: {error}", "error")
+    return run
+
+
+async def launch_run(app: SkywardApp, plan: LaunchPlan, tasks: Sequence[catalog.Task], pool: LaunchPool) -> str:
+    """Launch a run. If its pool is temporary, wait for its end."""
+    run, session = await _start_run(app, plan, tasks, pool), pool.session
     if plan.sheet is not None and plan.sheet.gang:
         await _wait_for_gangs(app, session, pool.key, run)
     elif plan.spec is not None and not plan.keep:
@@ -287,7 +306,7 @@ async def _wait_for_gangs(app: SkywardApp, session: Session, pool: str, run: Run
 async def _tear_down(app: SkywardApp, plan: LaunchPlan | JobPlan, begun: LaunchPool, problem: str) -> None:
     """Tear down a temporary pool, and show a message about the outcome of the work and the teardown."""
     session, name = begun.session, plan.pool.name
-    is_temporary = plan.spec is not None and not plan.keep
+    is_temporary = plan.spec is not None and not plan.keep and begun.key not in app.rerunning_pools
     if problem:
         app.flash(f"{name}: {problem}", "error")
         is_temporary = is_temporary and any(pool.key == begun.key and pool.is_live for pool in session.pools())

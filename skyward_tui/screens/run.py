@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +20,7 @@ from textual.layout import Layout, WidgetPlacement
 from textual.reactive import var
 from textual.widget import Widget
 
+from skyward_core.model.errors import ScriptError, UsageError
 from skyward_core.model.outcomes_states_and_alerts import AlertKind
 from skyward_core.views.metric_kinds_and_order import TOTAL_NAMES
 from skyward_core.views.pool_view import PoolView, RunView
@@ -390,6 +394,7 @@ def _number(text: str | bool | None) -> int:
 # seconds after the screen has selected a failed rank during which the rank's last lines may still arrive
 FAILURE_SECONDS = 5.0
 CALM_SECONDS = 3  # seconds between updates of a panel with ``CALM`` while the pool is idle
+EDIT_CHECK_SECONDS = 1.0  # seconds between two checks of a script that runs again after each edit
 ALERT_SECONDS = 0.5  # seconds between two checks for new alerts
 
 
@@ -593,7 +598,10 @@ class RunScreen(BaseScreen[None]):
             self._stay_with(pool, run.id)
         missing = "no run" if pool.is_over else "starting run" if self.app.is_launching(pool.key) else "no run yet"
         name = run.function if run else missing
-        crumbs.update_trail(["pools", pool.name, name], pool_status(pool, run, now))
+        status = pool_status(pool, run, now)
+        if self.key in self.app.rerunning_pools:
+            status.insert(1, Content.styled("reruns on change", "$text-accent"))
+        crumbs.update_trail(["pools", pool.name, name], status)
         failed = run if run is not None and run.root_cause is not None and self._notified_run != run.id else None
         if failed is not None:
             self._show_failed_rank(failed)
@@ -932,6 +940,53 @@ class RunScreen(BaseScreen[None]):
 
     def action_launch_again(self) -> None:
         self.app.launch_again(self.key, "" if self.run is None else self.run.id)
+
+    def action_on_change(self) -> None:
+        """Start or stop running the shown run's script again after each edit."""
+        pool, run = self.pool, self.run
+        if self.key in self.app.rerunning_pools:
+            self.app.rerunning_pools.discard(self.key)
+            self.workers.cancel_group(self, "on-change")
+            self.flash("edits of the script no longer start a run")
+        elif pool is None or run is None or not pool.is_live:
+            self.flash("nothing to run again: the pool has no run, or has ended")
+        else:
+            self._rerun_after_edits(run)
+
+    @work(group="on-change", exclusive=True)
+    async def _rerun_after_edits(self, run: RunView) -> None:
+        """Cancel a run and launch it again on the same pool whenever its script was edited, while the pool is up."""
+        from skyward_core.client.launch.launch_records_and_script_state import LaunchRecord
+        from skyward_core.client.launch.plugin_and_provider_catalog import ScriptWatch
+        from skyward_tui.launch_form.form import FieldError, form_from_request
+
+        app, session = self.app, self.app.required_session
+        with flash_errors(app, "edits of the script no longer start a run: "):
+            app.rerunning_pools.add(self.key)
+            try:
+                record = await wait_shielded(session.load_launch(run.id, self.key))
+                if not isinstance(record, LaunchRecord):
+                    raise UsageError(f"run {run.id} executed {record.label}, not a script")
+                form = replace(form_from_request(record.absolute_request()), pool=self.key)
+                path = Path(form.script)
+                script = await asyncio.to_thread(ScriptWatch, path)
+                app.flash(f"runs again whenever {path.name} changes; the pool stays up")
+                while (pool := self.pool) is not None and pool.is_live:
+                    await asyncio.sleep(EDIT_CHECK_SECONDS)
+                    if not (edited := await asyncio.to_thread(script.edited_file)):
+                        continue
+                    app.flash(f"{edited} changed; running {path.name} again")
+                    script = await asyncio.to_thread(ScriptWatch, path)
+                    if run.state == "running":
+                        await wait_shielded(session.cancel(self.key, run.id))
+                        await wait_shielded(session.wait(self.key, run.id))
+                    self.run_id = None
+                    try:
+                        run = await app.launch_on_live_pool(form)
+                    except (FieldError, ScriptError) as error:
+                        app.flash(f"{one_line(str(error))}. Correct the script", "error")
+            finally:
+                app.rerunning_pools.discard(self.key)
 
     def action_back(self) -> None:
         """Close one temporary element of a panel; without one, end the zoom; without a zoom, leave the screen."""

@@ -262,6 +262,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("run.next_run", "right_curly_bracket", "step_run(1)", "", "Show the next run of the pool"),
     Action("run.launch", "L", "launch_here", "other", "Launch another run on this pool"),
     Action("run.again", "A", "launch_again", "run again", "Edit the run's launch, and run it again"),
+    Action("run.on_change", "semicolon", "on_change", "", "Run again after each edit of the script", changes=True),
     Action("run.cancel", "C", "cancel", "cancel", "Cancel the run; the pool stays", dangerous=True),
     Action("run.down", "X", "down", "tear down", "Tear the pool down", dangerous=True),
     Action("run.back", "escape", "back", "close", "Close search, filter, added log or zoom; else go back to the pools"),

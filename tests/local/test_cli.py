@@ -422,6 +422,73 @@ def test_signal_cancels_the_run_and_tears_the_pool_down(cli: Cli, number: int) -
     assert cli.pools() == {}
 
 
+def test_edited_script_runs_again_on_the_same_pool_until_ctrl_c(cli: Cli) -> None:
+    script = "import neighbour, signal\nimport skyward_core as sky\n@sky.function\ndef f(n: int):\n    "
+    cli.write("again.py", f"{script}print('word', neighbour.WORD, n, flush=True)\n    signal.pause()\n")
+    with cli.start("run", "again.py", "--on-change", "--n", 7, "--pool", "p") as process:
+        assert process.stdout is not None and process.stderr is not None
+        lines = iter(process.stdout.readline, "")
+        errors = iter(process.stderr.readline, "")
+
+        def wait_for(text: str, of: Iterator[str] = lines) -> str:
+            return next(line for line in of if text in line)
+
+        wait_for("word next door 7")
+        cli.write("neighbour.py", "WORD = 'upstairs'\n")
+        wait_for("⊘ stopped")  # the active run
+        wait_for("word upstairs 7")
+        assert wait_for("changed", errors) == "neighbour.py changed; running again.py again\n"
+        cli.write("again.py", f"{script}raise ValueError('edited')\n")
+        wait_for("✗ raised")
+        wait_for("watching again.py; ctrl-c ends", errors)
+        cli.write("again.py", script)
+        assert "does not parse" in wait_for("error: ", errors)
+        assert [*cli.pools()] == ["p"]
+        cli.write("again.py", f"{script}return 10 * n\n")
+        assert wait_for("r000  n0").split()[-1] == "70"
+        wait_for("watching again.py; ctrl-c ends", errors)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, "the status of the last run"
+    assert "created 1, verified gone 1, unaccounted 0" in err
+    assert cli.pools() == {}
+
+
+def test_watched_script_on_a_kept_pool_ends_with_the_status_of_its_last_run(cli: Cli) -> None:
+    with cli.start(
+        "run", "endings.py:ends", "-a", "how=raise", "-n", 2, "--pool", "p", "--keep", "--on-change"
+    ) as process:
+        assert process.stderr is not None
+        next(line for line in iter(process.stderr.readline, "") if line.startswith("watching endings.py"))
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1, err
+    assert "pool p stays up" in err
+    with cli.start("run", "endings.py:fine", "--pool", "p", "--on-change") as process:
+        assert process.stderr is not None
+        next(line for line in iter(process.stderr.readline, "") if line.startswith("watching endings.py"))
+        cli("down", "p", "--yes")
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, "without its pool, the command ends"
+
+
+def test_ctrl_c_during_a_watched_run_cancels_it(cli: Cli) -> None:
+    with start_waiting(cli, "--on-change") as process:
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130
+    assert out.count("⊘ stopped") == 2
+    assert "watching" not in err and "unaccounted 0" in err
+
+
+@pytest.mark.parametrize("option", ["--detach", "--sweep", "--dry-run"])
+def test_on_change_is_rejected_with_options_that_exclude_it(run_in_process: Any, tmp_path: Path, option: str) -> None:
+    (tmp_path / "ok.py").write_text("import skyward_core as sky\n@sky.function\ndef f(x: int = 1): ...\n")
+    ended, _, err = run_in_process("run", "ok.py", "--on-change", option)
+    assert ended == 2
+    assert f"--on-change cannot be combined with {option}. Remove one of the two" in err
+
+
 def test_ctrl_c_on_a_terminal_asks_detach_cancel_or_tear_down(cli: Cli) -> None:
     child = cli.terminal("run", "endings.py:waits", "--nodes", 2, "--arg", "marker=1", "--pool", "p")
     child.expect(r"\x1b\[\d+mr000\| \x1b\[0mwaiting")

@@ -193,3 +193,67 @@ async def test_form_shows_and_saves_the_settings_of_the_pool_that_it_uses(
         screen.query_one("#pool", Select).value = ""
         await until(pilot, lambda: screen.form().nodes == "4")
         assert screen.form().plugins == (), "a new pool has the user's own settings again"
+
+
+@pytest.mark.parametrize("record", ["script", "job"])
+async def test_key_runs_a_script_again_on_its_pool_after_each_edit_until_it_is_pressed_again(
+    app: SkywardApp, session: FakeSession, launch: LaunchRecord, monkeypatch: pytest.MonkeyPatch, record: str
+) -> None:
+    monkeypatch.setattr("skyward_tui.screens.run.EDIT_CHECK_SECONDS", 0.02)
+    monkeypatch.setattr("skyward_core.tasks.script_functions.SETTLE_SECONDS", 0.05)
+    live = session.pool("old", 3, 2)
+    first = session.open_run(live)
+    if record == "job":
+        session.kept_jobs[first.id] = JobRecord(cwd=launch.cwd, path="task.yaml", text="run: a")
+    else:
+        session.kept_launches[first.id] = launch
+    script = launch.cwd / "train.py"
+    async with on_run_screen(app, (160, 48), live.key) as (pilot, _):
+        screen = app.screen
+        await until(pilot, lambda: isinstance(screen, RunScreen) and screen.run is first)
+        await press(pilot, "semicolon", until="train.py changes" if record == "script" else "not a script")
+        if record == "job":
+            assert "edits of the script no longer start a run: " in screen_text(app)
+            assert "reruns on change" not in screen_text(app)
+            return
+        await until(pilot, "reruns on change")
+        script.write_text(SCRIPT + "# edited\n")
+        await until(pilot, lambda: session.cancelled == [("old", first.id)] and first.id in session.runs_ended)
+        assert session.launched == [], "it waits for the end of the cancelled run"
+        session.runs_ended[first.id].set_result(first)
+        await until(pilot, lambda: len(session.launched) == 1)
+        await until(pilot, lambda: isinstance(screen, RunScreen) and screen.run not in (first, None))
+        assert session.created == []
+        second = list(live.runs.values())[-1]
+        await until(pilot, lambda: second.id in session.kept_launches)
+        again = session.kept_launches[second.id]
+        assert (again.request.arguments, again.joined) == (("epochs=3",), True)
+        session.end_run(live, second)
+        script.write_text("def")
+        await until(pilot, "Correct the script")
+        assert "reruns on change" in screen_text(app)
+        script.write_text(SCRIPT + "# corrected\n")
+        await until(pilot, lambda: len(session.launched) == 2)
+        assert session.cancelled == [("old", first.id)], "the second run had ended"
+        await press(pilot, "semicolon", until="edits of the script no longer start a run")
+        assert "reruns on change" not in screen_text(app)
+        await until(pilot, lambda: not any(worker.group == "on-change" for worker in app.workers))
+
+
+async def test_edits_start_no_run_after_the_pool_has_ended_or_the_screen_was_left(
+    app: SkywardApp, session: FakeSession, launch: LaunchRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skyward_tui.screens.run.EDIT_CHECK_SECONDS", 0.02)
+    live = session.pool("old", 3, 2)
+    run = session.open_run(live)
+    session.kept_launches[run.id] = launch
+    async with on_run_screen(app, (160, 48), live.key) as (pilot, _):
+        await until(pilot, lambda: isinstance(app.screen, RunScreen) and app.screen.run is run)
+        await press(pilot, "semicolon", until="reruns on change")
+        await press(pilot, "q", until=lambda: not app.rerunning_pools)
+        await press(pilot, "enter", until=lambda: isinstance(app.screen, RunScreen))
+        await press(pilot, "semicolon", until="reruns on change")
+        session.end_run(live, run)
+        session.emit(live, events.PoolEnded(pool="old", receipt={}, at=session.now))
+        await until(pilot, lambda: not app.rerunning_pools)
+        await press(pilot, "semicolon", until="nothing to run again")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -32,7 +33,8 @@ from skyward_core.store.ledger import Ledger
 from skyward_core.store.ledger_rows import RunRow
 from skyward_core.store.pool_folder import remove_launch
 from skyward_core.store.state_folder import ensure_pool_folder, pool_path
-from skyward_core.tasks.script_functions import check_script_folder
+from skyward_core.tasks import script_functions
+from skyward_core.tasks.script_functions import ScriptWatch, check_script_folder
 from skyward_tui.launch_form.form import form_from_request
 from skyward_tui.launch_form.plan_computation_and_text import missing_packages_text, plan_rows
 from tests.support.examples import examples
@@ -376,3 +378,103 @@ def test_long_script_text_is_not_saved(world: World, tmp_path: Path) -> None:
     save_before_launch(world.key, "ab12", REQUEST, joined=True)
     source = world.stored_record().source
     assert len(source.script) == 32 and source.text == b""
+
+
+class Edits:
+    """Watch of a script that imports a module and a package, with a clock that tests move."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.folder = 0.0, folder
+        monkeypatch.setattr(script_functions, "monotonic", lambda: self.now)
+        (folder / "package" / "inner").mkdir(parents=True)
+        self.files = {
+            "train.py": "import helper, os\ndef f():\n    from package.inner import deep\n",
+            "helper.py": "import second\n",
+            "second.py": "import train\n",
+            "package/__init__.py": "",
+            "package/inner/deep.py": "WORD = 1\n",
+        }
+        for name, text in {**self.files, "other.py": "x = 1\n", "package/data.txt": ""}.items():
+            (folder / name).write_text(text)
+        self.watch = ScriptWatch(folder / "train.py")
+
+    def edited_after(self, seconds: float) -> str:
+        self.watch.edited_file()
+        self.now += seconds
+        return self.watch.edited_file()
+
+
+def test_edit_of_the_script_or_an_imported_file_is_found_once_it_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edits = Edits(tmp_path, monkeypatch)
+    assert edits.edited_after(60) == ""
+    for name in ("other.py", "new.py", "package/data.txt"):
+        (tmp_path / name).write_text("changed = 1\n")
+        assert edits.edited_after(1) == "", "a file that the script does not import"
+    for name, text in edits.files.items():
+        (tmp_path / name).write_text(text + "# half")
+        assert edits.edited_after(0.2) == "", "half saved"
+        (tmp_path / name).write_text(text + "# whole")
+        assert edits.edited_after(0.2) == "", "saved again meanwhile"
+        assert edits.edited_after(0.2) == Path(name).name == edits.edited_after(9)
+        edits.watch = ScriptWatch(tmp_path / "train.py")
+        assert edits.edited_after(1) == ""
+
+
+@settings(deadline=None, max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(("write", "replace", "delete", "touch", "recreate")),
+            st.sampled_from(("train.py", "helper.py", "package/inner/deep.py")),
+            st.sampled_from(("", "# a\n", "# b\n")),
+        ),
+        max_size=6,
+    )
+)
+def test_only_existing_files_with_other_content_count_as_edited(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, str]]
+) -> None:
+    folder = tmp_path_factory.mktemp("edits")
+    with pytest.MonkeyPatch.context() as patch:
+        edits = Edits(folder, patch)
+        for how, name, more in steps:
+            path, text = folder / name, edits.files[name] + more
+            if how in ("delete", "recreate"):
+                path.unlink(missing_ok=True)
+            if how in ("write", "recreate"):
+                path.write_text(text)
+            elif how == "replace":
+                path.with_suffix(".new").write_text(text)
+                path.with_suffix(".new").replace(path)
+            elif how == "touch" and path.exists():
+                os.utime(path, (1, 1))
+        differs = {
+            Path(name).name
+            for name, text in edits.files.items()
+            if (folder / name).exists() and (folder / name).read_text() != text
+        }
+        found = edits.edited_after(0.4)
+        assert found in differs if differs else found == ""
+
+
+def test_files_of_a_module_are_found_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edits = Edits(tmp_path, monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    edits.watch = ScriptWatch(Path("package/inner/deep.py"), "package.inner.deep")
+    Path("package/__init__.py").write_text("# edited\n")
+    assert edits.edited_after(1) == "__init__.py"
+
+
+def test_missing_script_and_many_files_can_be_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edits = Edits(tmp_path, monkeypatch)
+    (tmp_path / "train.py").unlink()
+    edits.watch = ScriptWatch(tmp_path / "train.py")
+    assert edits.edited_after(1) == ""
+    (tmp_path / "train.py").write_text(edits.files["train.py"])
+    assert edits.edited_after(1) == "train.py"
+    monkeypatch.setattr(script_functions, "MAX_WATCHED_FILES", 2)
+    edits.watch = ScriptWatch(tmp_path / "train.py")
+    (tmp_path / "train.py").write_text("")
+    assert edits.edited_after(1) == "train.py"

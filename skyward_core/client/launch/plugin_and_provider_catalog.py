@@ -34,6 +34,7 @@ from skyward_core.tasks.pickled_calls_and_blobs import Task as Task
 from skyward_core.tasks.script_functions import MAX_SCRIPT_BYTES as MAX_SCRIPT_BYTES
 from skyward_core.tasks.script_functions import FunctionInfo as FunctionInfo
 from skyward_core.tasks.script_functions import Param, parse_arguments
+from skyward_core.tasks.script_functions import ScriptWatch as ScriptWatch
 from skyward_core.tasks.script_functions import find_function as find_function
 from skyward_core.tasks.script_functions import has_functions as has_functions
 from skyward_core.tasks.script_functions import list_commands as list_commands

@@ -22,6 +22,7 @@ from skyward_core.client.launch.launch_option_declarations import LaunchRequest,
 from skyward_core.client.launch.launch_plan import LaunchPlan, make_plan
 from skyward_core.client.launch.plugin_and_provider_catalog import (
     Interpreter,
+    ScriptWatch,
     Task,
     choose_interpreter,
     lacks_module,
@@ -67,6 +68,7 @@ from skyward_tui.launch_form.plan_computation_and_text import (
     python_mismatch,
 )
 from skyward_tui.notifications import Notification, Notifier, run_notification
+from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.json_output import run_json, trials_json
 from skyward_tui.text.number_time_and_run_state_format import count, count_range, duration, number
 from skyward_tui.text.queue_trial_and_comparison_rows import combination_text, gang_text, queue_rows, sweep_outcome
@@ -240,6 +242,7 @@ T = TypeVar("T")
 
 # seconds to wait for the next step of a job; the agents reserve the nodes for the next step for 10 s
 NEXT_STEP_SECONDS = 15.0
+EDIT_CHECK_SECONDS = 0.2  # seconds between two checks of a watched script
 
 
 def run(
@@ -248,6 +251,7 @@ def run(
     *,
     dry_run: bool = False,
     watch: bool = False,
+    on_change: bool = False,
     missing: TrialSheet | None = None,
     before: tuple[str, Interpreter | None] = ("", None),
 ) -> int:
@@ -260,9 +264,13 @@ def run(
         console: Console for the output.
         dry_run: Whether to show the plan without creating, loading or running anything.
         watch: Whether to show a live summary instead of the output of the ranks.
+        on_change: Whether to run the script again on the same pool whenever it changes, until a signal arrives.
         missing: The trials of a sweep that have no result; None to run all.
         before: ID of the run that is run again, and the Python that it used.
     """
+    excluded = {"--detach": request.detach, "--sweep": request.sweep, "--dry-run": dry_run}
+    for option in filter(excluded.get, excluded if on_change else ()):
+        raise UsageError(f"--on-change cannot be combined with {option}. Remove one of the two")
     with open_session(console) as session:
         found = live_pool(session, request.pool)
         if found is not None and (options := request.shapes_pool):
@@ -271,6 +279,7 @@ def run(
                 f"Remove {', '.join(options)} to use the pool as it is, tear it down (skyward-tui down {found.name}), "
                 "or choose another name"
             )
+        script = ScriptWatch(Path(request.script), request.module) if on_change else None
         plan = _make_plan(request, launching=not dry_run)
         if missing is not None:
             plan = replace(plan, sheet=missing)
@@ -295,6 +304,7 @@ def run(
         job = PoolCommand(
             session, console, plan.pool.name, ours=found is None, keep=plan.keep, caller=caller, watch=watch
         )
+        job.script = script
         with job.follower.catch_signals():
             return job.execute(plan.spec, tasks, request, plan.sheet)
 
@@ -402,6 +412,7 @@ class PoolCommand:
         # for the question after ctrl-c: description of what a detach does; "" for the default text
         self.detach_text = ""
         self.is_gang_sweep = False
+        self.script: ScriptWatch | None = None  # script that runs again after each edit; None to run it once
         self.trials: TrialTable | None = None  # table of the sweep's trials, once the sweep has ended
         # future of the pool's teardown; set on the session's thread when the run ends
         self._teardown: Future[Receipt] | None = None
@@ -431,7 +442,7 @@ class PoolCommand:
         if spec is None:
             self.follower.is_output_ours = self.is_output_ours
 
-        def work() -> int:
+        def launch(tasks: Sequence[Task]) -> int:
             joined, is_retained = spec is None, request.detach
             if sheet is not None and sheet.gang:
                 return self._run_gangs(tasks, sheet, request, joined=joined)
@@ -442,11 +453,51 @@ class PoolCommand:
             self.launch_saved = self.session.save_launch(self.key, run.id, request, joined=joined)
             return self.wait_and_report(run, request.detach)
 
-        status = self.run_on_pool(spec, work, request)
+        status = self.run_on_pool(spec, lambda: self._run_after_edits(launch(tasks), launch, request), request)
         is_kept = spec is not None and self.leave_pool and not request.detach and status != errors.INTERRUPTED
         if is_kept and any(self._is_ours(view) and view.is_live for view in self.session.pools()):
             self.console.note(f"pool {self.pool} stays up; {self._teardown_text()}")
         return status
+
+    def _run_after_edits(self, status: int, launch: Callable[[Sequence[Task]], int], request: LaunchRequest) -> int:
+        """Run a watched script again after each edit, until a signal arrives or the pool ends.
+
+        Args:
+            status: Exit status of the first run.
+            launch: Runs the tasks of the edited script, and returns the exit status.
+            request: The request.
+
+        Returns:
+            The exit status of the last run.
+        """
+        name = Path(request.script).name
+        while self.script is not None and not self._is_interrupted:
+            self.console.note(f"watching {name}; ctrl-c ends")
+            try:
+                while not (edited := self.script.edited_file()):
+                    if self.console.has_no_reader or not self.session.view(self.key).is_live:
+                        return status
+                    self.follower.wait_until(lambda: False, EDIT_CHECK_SECONDS)
+            except Interrupted:
+                break
+            self.console.note(f"{edited} changed; running {name} again")
+            self.script = ScriptWatch(Path(request.script), request.module)
+            try:
+                plan = _make_plan(request.on_pool(self.pool), launching=True).on_pool(self.session.view(self.key))
+                status = launch(plan.load_tasks(echo=True))
+            except SkywardError as error:
+                self.console.note(f"error: {format_error(error)}")
+                status = errors.error_exit_code(error)
+        return status
+
+    def _cancel_after_edit(self, run: RunView, ended: Future[RunView]) -> None:
+        """Wait until the run of a watched script ends, or cancel the run after an edit."""
+        while self.script is not None and not self.follower.wait_until(ended.done, EDIT_CHECK_SECONDS):
+            if self.console.has_no_reader:
+                return
+            if self.script.edited_file():
+                self.console.note(f"stopping run {run.id}")
+                return self.follower.wait(self.session.cancel(self.key, run.id))
 
     def run_on_pool(
         self, spec: PoolSpec | None, work: Callable[[], int], request: LaunchRequest | ShellRecord | None = None
@@ -507,7 +558,7 @@ class PoolCommand:
         """
         with self._deciding:
             run = self.run
-            more = run is not None and run.more and exit_status(run) == errors.OK
+            more = self.script is not None or (run is not None and run.more and exit_status(run) == errors.OK)
             if not (self._is_interrupted or self.leave_pool or more or ended.cancelled()):
                 self._teardown = self.session.tear_down(self.key)
 
@@ -651,6 +702,7 @@ class PoolCommand:
         ended = self.session.wait(self.key, run.id)
         ended.add_done_callback(self._start_teardown)
         try:
+            self._cancel_after_edit(run, ended)
             self.follower.wait(ended)
         except Interrupted as interruption:
             if self._can_decide():

@@ -420,6 +420,7 @@ def _is_script(word: str) -> bool:
 )
 @click.option("--dry-run", is_flag=True, help="Show the plan and its cost without creating or running anything.")
 @watch_option
+@click.option("--on-change", is_flag=True, help="Run again on the same pool whenever the script or its modules change.")
 @click.pass_context
 def run(
     context: click.Context,
@@ -429,6 +430,7 @@ def run(
     as_module: bool,
     dry_run: bool,
     watch: bool,
+    on_change: bool,
     **given: Any,
 ) -> int:
     """Run a script's function on every rank, and show the results.
@@ -439,6 +441,8 @@ def run(
 
     The pool is created for the run and torn down afterwards. ctrl-c asks whether to detach, cancel or tear down.
     Without a terminal, ctrl-c and SIGTERM cancel the run. A second signal tears the pool down.
+
+    Run the script again on the same pool after each edit: run train.py --on-change. ctrl-c ends this.
     """
     from skyward_tui.cli.commands import launched_and_attached_runs as work
     from skyward_tui.launch_form.form import expand_example
@@ -453,7 +457,8 @@ def run(
     if own is None:
         options = command_options(context.command)
         given["arguments"] = [*given["arguments"], *function_arguments(target, context.args, options)]
-    return work.run(LaunchRequest.from_options(target, **given), console, dry_run=dry_run, watch=watch)
+    request = LaunchRequest.from_options(target, **given)
+    return work.run(request, console, dry_run=dry_run, watch=watch, on_change=on_change)
 
 
 @command(context_settings={"allow_interspersed_args": False})
