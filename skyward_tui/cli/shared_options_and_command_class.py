@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Decorated = Callable[..., Any]
 
 
-def combine_options(options: Sequence[Callable[[Decorated], Decorated]]) -> Callable[[Decorated], Decorated]:
+def combine_options(*options: Callable[[Decorated], Decorated]) -> Callable[[Decorated], Decorated]:
     """Return a decorator that adds options to a command, in the given order."""
 
     def decorate(command: Decorated) -> Decorated:
@@ -32,42 +32,32 @@ def combine_options(options: Sequence[Callable[[Decorated], Decorated]]) -> Call
     return decorate
 
 
-settings_option = click.option(
-    "--set", "settings", metavar="KEY=VALUE", multiple=True, help="Set an option of the provider. Repeatable."
-)
+def repeatable_option(*names: str, metavar: str, help: str, **more: Any) -> Callable[[Decorated], Decorated]:
+    """Return a decorator that adds an option with several values to a command."""
+    return click.option(*names, metavar=metavar, multiple=True, help=f"{help} Repeatable.", **more)
+
+
+settings_option = repeatable_option("--set", "settings", metavar="KEY=VALUE", help="Set an option of the provider.")
 # Options that filter offers. An option such as --nodes has another meaning here than in ``run``.
 offer_options = combine_options(
-    (
-        click.option("--accelerator", metavar="NAME[:N]", help="GPUs that a machine must have, such as H100:8."),
-        click.option(
-            "--max-hourly",
-            metavar="$",
-            type=click.FloatRange(0, min_open=True),
-            help="Limit the hourly price, including disk and address.",
-        ),
-        click.option("--spot", is_flag=True, help="List only spot machines, which can be preempted at any time."),
-        click.option(
-            "--region", "regions", metavar="R", multiple=True, help="List only machines in this region. Repeatable."
-        ),
-        click.option(
-            "--zone", "zones", metavar="Z", multiple=True, help="List only machines in this zone. Repeatable."
-        ),
-        click.option("--efa", is_flag=True, help="List only machines with EFA, the fast network of AWS."),
-        click.option("--vcpus", metavar="N", type=click.IntRange(0), default=0, help="Require at least N vCPUs."),
-        click.option(
-            "--memory", metavar="GB", type=click.FloatRange(0), default=0, help="Require at least GB of memory."
-        ),
-        click.option(
-            "--arch", "architecture", type=click.Choice(["x86_64", "arm64"]), help="Require this architecture."
-        ),
-        click.option("--block", metavar="HOURS", type=click.IntRange(1), help="List capacity blocks of this duration."),
-        click.option(
-            "--nodes",
-            metavar="N",
-            type=click.IntRange(1),
-            help="Number of machines of the capacity block.  [default: 1]",
-        ),
-    )
+    click.option("--accelerator", metavar="NAME[:N]", help="GPUs that a machine must have, such as H100:8."),
+    click.option(
+        "--max-hourly",
+        metavar="$",
+        type=click.FloatRange(0, min_open=True),
+        help="Limit the hourly price, including disk and address.",
+    ),
+    click.option("--spot", is_flag=True, help="List only spot machines, which can be preempted at any time."),
+    repeatable_option("--region", "regions", metavar="R", help="List only machines in this region."),
+    repeatable_option("--zone", "zones", metavar="Z", help="List only machines in this zone."),
+    click.option("--efa", is_flag=True, help="List only machines with EFA, the fast network of AWS."),
+    click.option("--vcpus", metavar="N", type=click.IntRange(0), default=0, help="Require at least N vCPUs."),
+    click.option("--memory", metavar="GB", type=click.FloatRange(0), default=0, help="Require at least GB of memory."),
+    click.option("--arch", "architecture", type=click.Choice(["x86_64", "arm64"]), help="Require this architecture."),
+    click.option("--block", metavar="HOURS", type=click.IntRange(1), help="List capacity blocks of this duration."),
+    click.option(
+        "--nodes", metavar="N", type=click.IntRange(1), help="Number of machines of the capacity block.  [default: 1]"
+    ),
 )
 
 
@@ -99,31 +89,24 @@ _FILE_VARIABLES = "file_variables"  # key in ``meta`` of click's context: NAME=V
 
 
 variable_options = combine_options(
-    (
-        click.option(
-            "--env-file",
-            metavar="FILE",
-            expose_value=False,
-            is_eager=True,
-            callback=_read_env_file,
-            help="Set the variables of a file with lines NAME=VALUE. --env overrides them.",
-        ),
-        click.option(
-            "--env",
-            "env",
-            metavar="NAME[=VALUE]",
-            multiple=True,
-            help="Set a variable of the job. Repeatable.",
-            callback=lambda context, _, given: (*context.meta.get(_FILE_VARIABLES, ()), *given),
-        ),
-        click.option(
-            "--secret",
-            "secrets",
-            metavar="NAME[=VALUE]",
-            multiple=True,
-            help="Set a variable whose value is masked in logs. Repeatable.",
-        ),
-    )
+    click.option(
+        "--env-file",
+        metavar="FILE",
+        expose_value=False,
+        is_eager=True,
+        callback=_read_env_file,
+        help="Set the variables of a file with lines NAME=VALUE. --env overrides them.",
+    ),
+    repeatable_option(
+        "--env",
+        "env",
+        metavar="NAME[=VALUE]",
+        help="Set a variable of the job.",
+        callback=lambda context, _, given: (*context.meta.get(_FILE_VARIABLES, ()), *given),
+    ),
+    repeatable_option(
+        "--secret", "secrets", metavar="NAME[=VALUE]", help="Set a variable whose value is masked in logs."
+    ),
 )
 
 

@@ -19,7 +19,7 @@ from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.follow_run import Follower
 from skyward_tui.cli.pool_and_run_lookup import live_and_retained_pools, open_session, resolve_run
 from skyward_tui.cli.result_tables_failures_and_receipts import drop_receipts, queue_receipt, receipt_line
-from skyward_tui.cli.shared_options_and_command_class import Duration, command, settings_option
+from skyward_tui.cli.shared_options_and_command_class import Duration, command, repeatable_option, settings_option
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.number_time_and_run_state_format import count, date_time
 from skyward_tui.text.teardown_and_leftovers import (
@@ -155,9 +155,7 @@ def _unfetched_files(session: Session, live: Sequence[run_history.PoolRow]) -> I
 @click.option("--provider", metavar="NAME", help="Search only the account of this provider, such as aws.")
 @settings_option
 @click.option("--all-regions", is_flag=True, help="Search all regions, not only those used by pools.")
-@click.option(
-    "--ledger", "ledgers", metavar="ID", multiple=True, help="Also list resources of the ledger ID. Repeatable."
-)
+@repeatable_option("--ledger", "ledgers", metavar="ID", help="Also list resources of the ledger ID.")
 @click.option("-y", "--yes", is_flag=True, help="Remove the leftovers without confirmation.")
 def leftovers(
     console: Console,

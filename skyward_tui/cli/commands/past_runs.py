@@ -48,7 +48,13 @@ from skyward_tui.cli.commands.launched_and_attached_runs import run as launch
 from skyward_tui.cli.console_and_log_printer import Console
 from skyward_tui.cli.pool_and_run_lookup import current_run, fetch_run, note_unreachable, open_session, resolve_run
 from skyward_tui.cli.result_tables_failures_and_receipts import GLYPHS, outcome_note, table
-from skyward_tui.cli.shared_options_and_command_class import Duration, command, variable_options, watch_option
+from skyward_tui.cli.shared_options_and_command_class import (
+    Duration,
+    command,
+    repeatable_option,
+    variable_options,
+    watch_option,
+)
 from skyward_tui.text.error_hint_text import format_error
 from skyward_tui.text.json_output import run_json
 from skyward_tui.text.number_time_and_run_state_format import count, date_time, duration, money, number
@@ -122,10 +128,9 @@ def history(
 
 
 @command()
-@click.option(
-    "--dismiss", metavar="RUN|POOL", multiple=True,
-    help="Dismiss the failure of this run, or the failed start of this pool. Repeatable.",
-)  # fmt: skip
+@repeatable_option(
+    "--dismiss", metavar="RUN|POOL", help="Dismiss the failure of this run, or the failed start of this pool."
+)
 @click.option("--dismiss-all", is_flag=True, help="Dismiss all listed failures.")
 def failures(console: Console, dismiss: Sequence[str], dismiss_all: bool) -> None:
     """List recent failures of runs and pool starts, until dismissed."""
@@ -283,7 +288,7 @@ Given = dict[str, dict[str, str | None]]
 @command(context_settings={"allow_interspersed_args": True})
 @click.argument("run", metavar="RUN")
 @click.argument("script_args", metavar="[-- ARGS]...", nargs=-1, type=click.UNPROCESSED)
-@click.option("-a", "--arg", "arguments", metavar="NAME=VALUE", multiple=True, help="Change an argument. Repeatable.")
+@repeatable_option("-a", "--arg", "arguments", metavar="NAME=VALUE", help="Change an argument.")
 @click.option("--pool", metavar="NAME", help="Run on this running pool instead of the original one.")
 @click.option("--missing", is_flag=True, help="Run only the trials of a sweep that have no result.")
 @variable_options

@@ -92,7 +92,7 @@ def launch_options(command: str) -> Callable[[Decorated], Decorated]:
         if name == "provider":
             about = "Use these SSH hosts, or a group of skyward.toml."
             made.append(click.option(HOSTS, metavar="HOST,...", help=about))
-    return combine_options(made)
+    return combine_options(*made)
 
 
 RENDEZVOUS_NOTE = "the ranks connect to a free port of node 0"
