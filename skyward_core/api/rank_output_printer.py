@@ -81,7 +81,8 @@ class ScriptConsole:
     @contextmanager
     def live(self) -> Iterator[None]:
         """Draw unfinished lines of ranks on a terminal while the script waits inside this block."""
-        if not _is_on_terminal():
+        # Both streams must be terminals that can erase lines.
+        if not (_is_terminal(sys.stdout) and _is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"):
             yield
             return
         with self._progress:
@@ -162,11 +163,6 @@ class ScriptConsole:
         self._queue.put(None)
         self._thread.join(timeout=10)
         uninstall(self._out)
-
-
-def _is_on_terminal() -> bool:
-    """Check whether both streams are terminals that can erase lines."""
-    return _is_terminal(sys.stdout) and _is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -159,8 +159,8 @@ class Comparison:
         if max(self.left.view.total, self.right.view.total) > MAX_RESULT_ROWS:
             return []
         tasks = [
-            {_task_label(each.view, index): task for index, task in sorted(each.view.tasks.items())}
-            for each in (self.left, self.right)
+            {f"{'r' if each.kind == 'broadcast' else '#'}{at}": task for at, task in sorted(each.tasks.items())}
+            for each in (self.left.view, self.right.view)
         ]
         return list(_pair_rows(*tasks))
 
@@ -213,10 +213,6 @@ def _summarize_metrics(tasks: Mapping[int, TaskView], metrics: MetricStore, run:
     outcomes = [task.outcome for _, task in sorted(tasks.items()) if task.outcome is not None]
     found = [(outcome.rank, outcome.metrics) for outcome in outcomes if outcome.metrics is not None]
     return merge_summaries([*found, *logged_summaries(metrics, run, dict(found))])
-
-
-def _task_label(view: RunView, index: int) -> str:
-    return f"r{index}" if view.kind == "broadcast" else f"#{index}"
 
 
 def _pair_rows(left: Mapping[str, Any], right: Mapping[str, Any]) -> Iterator[ComparedRow]:

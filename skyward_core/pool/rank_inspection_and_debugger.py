@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from itertools import starmap
 from typing import TYPE_CHECKING, Any
 
 from skyward_core.model.errors import PoolError, UsageError
@@ -84,29 +85,15 @@ async def _request_stacks(
 
 
 def _rank_stack(keys: RankStacksKeys, node: int) -> RankStack:
-    return RankStack(
-        keys["rank"],
-        keys["number"],
-        node,
-        keys["at"],
-        tuple(keys["runs"]),
-        keys.get("pid", 0),
-        keys.get("how", ""),
-        keys.get("why", ""),
-        keys.get("answers", False),
-        tuple(
-            ThreadStack(
-                each["name"],
-                tuple(StackFrame(*frame) for frame in each["frames"]),
-                each["gil"],
-                each.get("child", 0),
-            )
-            for each in keys.get("threads", ())
-        ),
-        keys.get("exception", ""),
+    threads = tuple(
+        ThreadStack(each["name"], tuple(starmap(StackFrame, each["frames"])), each["gil"], each.get("child", 0))
+        for each in keys.get("threads", ())
     )
+    known: dict[str, Any] = {name: value for name, value in keys.items() if name in _OPTIONAL_KEYS}
+    return RankStack(keys["rank"], keys["number"], node, keys["at"], tuple(keys["runs"]), threads=threads, **known)
 
 
+_OPTIONAL_KEYS = ("pid", "how", "why", "answers", "exception")  # keys that are fields of ``RankStack``
 MAX_PROFILE_TIME = 600.0  # longest duration of a profile in seconds
 PROFILE_MARGIN = 30.0  # seconds to wait for a profile in addition to its duration
 

@@ -132,7 +132,9 @@ def _resolve_generic(name: str, inner: Sequence[ast.expr], own: Mapping[str, Any
             return UnknownType
     if name == "Annotated":
         return _resolve_type(inner[0], own)
-    parts = tuple(... if _is_ellipsis(part) else _resolve_type(part, own) for part in inner)
+    parts = tuple(
+        ... if isinstance(part, ast.Constant) and part.value is ... else _resolve_type(part, own) for part in inner
+    )
     if name == "Optional":
         return Optional[parts[0]]  # noqa: UP045
     if name == "Union":
@@ -145,10 +147,6 @@ def _dotted_name(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def _is_ellipsis(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is ...
 
 
 def _make_enum(node: ast.ClassDef) -> type[enum.Enum] | None:

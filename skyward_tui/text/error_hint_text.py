@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from skyward_core.model.errors import Hint, command_hint, error_hint, error_message, message_with_hint
 from skyward_core.model.root_cause import is_symptom
 
 if TYPE_CHECKING:
-    from skyward_core.views.pool_view import RunView
-
-
-class HasDetail(Protocol):
-    """Object with a detail text and a hint: a pool's view, an event, or a check of ``doctor``."""
-
-    @property
-    def detail(self) -> str: ...
-
-    @property
-    def hint(self) -> Hint | None: ...
+    from skyward_core.model.machines_checks_and_gpu_use import Check
+    from skyward_core.views.events import PoolState
+    from skyward_core.views.pool_view import PoolView, RunView
 
 
 def format_error(error: BaseException) -> str:
@@ -28,7 +20,7 @@ def format_error(error: BaseException) -> str:
     return _joined(error_message(error), error_hint(error))
 
 
-def format_detail(thing: HasDetail) -> str:
+def format_detail(thing: PoolView | PoolState | Check) -> str:
     """Return the detail text of an object, followed by advice."""
     return _joined(thing.detail, thing.hint)
 

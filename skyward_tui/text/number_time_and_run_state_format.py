@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from skyward_core.util.number_size_and_time_format import ago as ago
 from skyward_core.util.number_size_and_time_format import duration as duration
 from skyward_core.util.number_size_and_time_format import number as number
 
 if TYPE_CHECKING:
+    from skyward_core.client.launch.launch_plan import LaunchPlan
     from skyward_core.views.pool_view import NodeView, PoolView, RunView
     from skyward_core.views.rank_metrics_and_progress import Progress
 
@@ -41,16 +42,7 @@ def money(amount: float) -> str:
     return f"${amount:,.2f}"
 
 
-class HasPrice(Protocol):
-    """Object with a price in dollars per hour, which may be unknown."""
-
-    @property
-    def price_hourly(self) -> float: ...
-    @property
-    def has_unknown_price(self) -> bool: ...
-
-
-def hourly(of: HasPrice) -> str:
+def hourly(of: PoolView | LaunchPlan) -> str:
     """Format an hourly price; "" if the machine is free, and "$?/h" if it is rented at an unknown price."""
     if of.has_unknown_price:
         return "$?/h"

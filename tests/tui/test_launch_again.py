@@ -12,6 +12,7 @@ from skyward_core.client.launch.job_and_shell_launch import JobRequest
 from skyward_core.client.launch.launch_option_declarations import LaunchRequest
 from skyward_core.client.launch.launch_records_and_script_state import JobRecord, LaunchRecord
 from skyward_core.tasks.job_file import JobFile
+from skyward_core.util.safe_file_access import write_atomic
 from skyward_core.views import events
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.launch_form.form import save_preset
@@ -217,7 +218,7 @@ async def test_key_runs_a_script_again_on_its_pool_after_each_edit_until_it_is_p
             assert "reruns on change" not in screen_text(app)
             return
         await until(pilot, "reruns on change")
-        script.write_text(SCRIPT + "# edited\n")
+        write_atomic(script, f"{SCRIPT}# edited\n".encode())
         await until(pilot, lambda: session.cancelled == [("old", first.id)] and first.id in session.runs_ended)
         assert session.launched == [], "it waits for the end of the cancelled run"
         session.runs_ended[first.id].set_result(first)
@@ -229,10 +230,10 @@ async def test_key_runs_a_script_again_on_its_pool_after_each_edit_until_it_is_p
         again = session.kept_launches[second.id]
         assert (again.request.arguments, again.joined) == (("epochs=3",), True)
         session.end_run(live, second)
-        script.write_text("def")
+        write_atomic(script, b"def")
         await until(pilot, "Correct the script")
         assert "reruns on change" in screen_text(app)
-        script.write_text(SCRIPT + "# corrected\n")
+        write_atomic(script, f"{SCRIPT}# corrected\n".encode())
         await until(pilot, lambda: len(session.launched) == 2)
         assert session.cancelled == [("old", first.id)], "the second run had ended"
         await press(pilot, "semicolon", until="edits of the script no longer start a run")

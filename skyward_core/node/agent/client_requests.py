@@ -103,7 +103,7 @@ class ClientRequests:
             "stacks": lambda connection, header, _: self._diagnostics.send_stacks(connection, header),
             "profile": lambda connection, header, _: self._diagnostics.send_profile(connection, header),
             "debug": lambda connection, header, _: self._debugger.answer(connection, header),
-            "still": self._on_remote_pause,
+            "still": lambda _, header, __: self._slots.pause_clock.set_remote_pause(header["seconds"]),
             "use": self._use,
             "warn": self._warn,
             "ping": self._ping,
@@ -385,9 +385,6 @@ class ClientRequests:
         from skyward_core.node.agent.rank_inspection_and_debugger import DebuggerRelay
 
         return DebuggerRelay(self._state, self._slots)
-
-    def _on_remote_pause(self, connection: Connection, header: frames.ClientStill, body: bytes) -> None:
-        self._slots.pause_clock.set_remote_pause(header["seconds"])
 
 
 def save_source(paths: NodePaths, content: str, name: str, data: bytes) -> None:
