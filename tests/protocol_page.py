@@ -13,12 +13,14 @@ import keyword
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from skyward_core.protocol import frame_schemas_and_size_limits as frame_schemas
 from skyward_core.protocol.frame_codec import VERSION
 from skyward_core.protocol.validators import Check, Checks, FrameSchema, split_keys
 from skyward_core.transport.ssh import host_command_channel
+from tests import protocol_unvalidated_frames
 from tests.protocol_key_meanings import MEANINGS, OBJECT_MEANINGS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,7 +31,8 @@ HEAD = f"""# Protocol
 
 This page lists all frames (messages) that client, agents and workers exchange. It is generated from the tables in
 `skyward_core/protocol/frame_schemas_and_size_limits.py`. With these tables, agents and clients validate each frame that
-they receive. `python -m tests.protocol_page` writes this page, and a test compares it.
+they receive. The tables of all other frames are in `tests/protocol_unvalidated_frames.py`.
+`python -m tests.protocol_page` writes this page, and a test compares it.
 
 This is version {VERSION}. If the client and an agent have different versions, the client reports this and disconnects.
 The client can still tear the pool down.
@@ -79,9 +82,9 @@ it. A connection for files is closed after an invalid frame, a frame of an unkno
 TABLES = (
     ("From a client to an agent", "Client", "FromClient", frame_schemas.FROM_CLIENT),
     ("From an agent to clients", "Agent", "FromAgent", frame_schemas.FROM_AGENT),
-    ("From an agent to its workers", "ToWorker", "ToWorker", frame_schemas.TO_WORKER),
+    ("From an agent to its workers", "ToWorker", "ToWorker", protocol_unvalidated_frames.TO_WORKER),
     ("From workers to their agent", "Worker", "FromWorker", frame_schemas.FROM_WORKER),
-    ("On connections for files", "File", "FileFrame", frame_schemas.FILE_FRAMES),
+    ("On connections for files", "File", "FileFrame", protocol_unvalidated_frames.FILE_FRAMES),
     ("Between the agents of a gang", "Peer", "FromPeer", frame_schemas.PEER_FRAMES),
 )
 WORDS = {"plain": "JSON", "integer": "whole number"}
@@ -112,11 +115,18 @@ def answers() -> dict[str, Checks]:
 
 def descriptions() -> dict[FrameSchema, str]:
     """Return the comments above the frames in the tables of schemas."""
-    lines = inspect.getsource(frame_schemas).split("\n")
+    found: dict[FrameSchema, str] = {}
+    for module in (frame_schemas, protocol_unvalidated_frames):
+        found |= _descriptions_in(module)
+    return found
+
+
+def _descriptions_in(module: ModuleType) -> dict[FrameSchema, str]:
+    lines = inspect.getsource(module).split("\n")
     found: dict[FrameSchema, str] = {}
     for table in ast.parse("\n".join(lines)).body:
         if isinstance(table, ast.AnnAssign) and ast.unparse(table.annotation) == "FrameSchemas":
-            forms = vars(frame_schemas)[ast.unparse(table.target)]
+            forms = vars(module)[ast.unparse(table.target)]
             for key, kind in zip(table.value.keys, forms, strict=True):  # type: ignore[union-attr]
                 above = map(str.strip, lines[key.lineno - 2 :: -1])
                 comment = [line[2:] for line in itertools.takewhile(lambda line: line.startswith("#"), above)]
