@@ -28,6 +28,7 @@ from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import (
     resolve,
     write_pool_config,
 )
+from skyward_core.transport.ssh.ssh_config_and_preopened_sockets import configured_hosts as configured_hosts
 from skyward_core.util.terminal_safe_text import sanitize_line
 
 HOSTS_TABLE = "hosts"

@@ -748,12 +748,12 @@ class SkywardApp(App[None]):
 
         self.push_screen(StacksScreen(pool, run), chosen)
 
-    async def ask(self, question: str, offered: str = "") -> str | None:
+    async def ask(self, question: str, offered: str = "", completions: Sequence[str] = ()) -> str | None:
         """Ask the user for a line of text, with ``offered`` as initial text. Return None if the user cancels. Must be
         called from a Textual worker.
         """
 
-        return await self.push_screen_wait(AskScreen(question, offered))
+        return await self.push_screen_wait(AskScreen(question, offered, completions))
 
     def show_differences(self, title: str, lines: Sequence[str], styles: Mapping[str, str] | None = None) -> None:
         """Show the lines of a table of differences in a dialog; see ``DifferencesScreen``."""

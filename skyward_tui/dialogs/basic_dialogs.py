@@ -12,6 +12,7 @@ from textual.command import CommandPalette
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen, Screen
+from textual.suggester import SuggestFromList
 from textual.widget import Widget
 from textual.widgets import Button, Input, OptionList, Static
 
@@ -152,15 +153,16 @@ class AskScreen(Dialog[str | None]):
     Args:
         question: Title of the dialog.
         value: Initial text.
+        offers: Completions of the typed text, listed in the empty field.
     """
 
-    def __init__(self, question: str, value: str = "") -> None:
+    def __init__(self, question: str, value: str = "", offers: Sequence[str] = ()) -> None:
         super().__init__()
         self.heading = question
-        self._value = value
+        self._value, self._offers = value, offers
 
     def body(self) -> ComposeResult:
-        yield TextLine(self._value, compact=True)
+        yield TextLine(self._value, " ".join(self._offers), compact=True, suggester=SuggestFromList(self._offers))
 
     def hint(self) -> str:
         return f"enter: confirm, {self.key_of('dialog.close')}: close"

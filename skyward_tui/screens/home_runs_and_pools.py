@@ -783,7 +783,8 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
             "all": bool(self._rows and pools),
             "mark": self.listed is self.pool_list and bool(pools),
             **dict.fromkeys(("launch_here", "dashboard"), is_live),
-            **dict.fromkeys(("new", "leftovers", "history", "hosts", "failures"), has_session),
+            **dict.fromkeys(("new", "failures"), has_session),
+            "show": has_session or parameters == ("settings",),
         }.get(action, True)
 
     def action_open(self) -> None:
@@ -836,20 +837,11 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
         if not self.stop_finding():
             self._change_list(self.pool_list.unmark)
 
-    def action_leftovers(self) -> None:
-        self.app.show_leftovers()
-
     def action_failures(self) -> None:
         self.app.show_history(inbox=True)
 
-    def action_hosts(self) -> None:
-        self.app.show_hosts()
-
-    def action_settings(self) -> None:
-        self.app.show_settings()
-
-    def action_history(self) -> None:
-        self.app.show_history()
+    def action_show(self, screen: str) -> None:
+        getattr(self.app, f"show_{screen}")()
 
     def hint_label(self, action: Action) -> str:
         return "launch" if action.call == "open" and self._start_list_has_focus else action.label
@@ -857,7 +849,7 @@ class PoolsScreen(ListScreen[CursorList[Any]]):
     def is_hint_worthy(self, action: Action) -> bool:
         left, has_several = self.app.leftovers, len(self.app.pools()) > 1
         worthy = {"leftovers": bool(left and left.removable), "failures": self.app.failures > 0, "mark": has_several}
-        return worthy.get(action.call, True)
+        return worthy.get(action.id.removeprefix("pools."), True)
 
     def action_refresh(self) -> None:
         self.app.refresh_pools()

@@ -16,7 +16,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from skyward_core.client import ssh_host_groups_and_access
-from skyward_core.client.ssh_host_groups_and_access import GpuUse, HostGpuUsage, HostGroup
+from skyward_core.client.ssh_host_groups_and_access import GpuUse, HostGpuUsage, HostGroup, configured_hosts
 from skyward_core.model.errors import SkywardError
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_tui.dialogs.basic_dialogs import ChoiceScreen
@@ -314,7 +314,7 @@ class HostsScreen(ListScreen[HostList]):
     async def action_add(self) -> None:
         if (row := self.listed.chosen) is None:
             return
-        if host := await self.app.ask(f"Host to add to {sanitize_line(row.group.name)}"):
+        if host := await self.app.ask(f"Host to add to {sanitize_line(row.group.name)}", "", configured_hosts()):
             message = f"added {sanitize_line(host)} to {sanitize_line(row.group.name)}"
             self._edit(partial(row.group.add_host, host), message)
 
@@ -322,7 +322,7 @@ class HostsScreen(ListScreen[HostList]):
     async def action_group(self) -> None:
         if not (name := await self.app.ask("Name of the new group")):
             return
-        if host := await self.app.ask(f"First host of {sanitize_line(name)}"):
+        if host := await self.app.ask(f"First host of {sanitize_line(name)}", "", configured_hosts()):
             file = self.listed.chosen.group.file if self.listed.chosen else None
             message = f"created {sanitize_line(name)} with {sanitize_line(host)}"
             self._edit(partial(ssh_host_groups_and_access.new_group, name, host, file), message)

@@ -24,6 +24,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Label, OptionList, Select, Static
 from textual.widgets.option_list import Option
 
+from skyward_core.client.ssh_host_groups_and_access import configured_hosts
 from skyward_core.model.provider_settings_schema import Field, Setting
 from skyward_core.util.safe_file_access import expand_user
 from skyward_core.util.terminal_safe_text import sanitize_in_place
@@ -220,7 +221,7 @@ def setting_row(id: str, setting: Setting) -> Horizontal:
     """Return the row for a provider's setting. It is hidden until the provider is chosen."""
     field = setting.field() if setting.field else Field(label=setting.name)
     text = text_field(id, field.placeholder or ("" if setting.default is None else str(setting.default)))
-    text.suggester = SuggestFromList(field.suggestions)
+    text.suggester = SuggestFromList((*field.suggestions, *(configured_hosts() if setting.names_machines else ())))
     row = field_row(field.label, text, id=f"{id}-row")
     row.display = False
     return row

@@ -9,13 +9,17 @@ from threading import Event
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from skyward_core.client import ssh_host_groups_and_access
-from skyward_core.client.ssh_host_groups_and_access import HostGroup
+from skyward_core.client.ssh_host_groups_and_access import HostGroup, configured_hosts
+from skyward_core.model.provider_settings_schema import Setting
+from skyward_core.store import state_folder
 from skyward_tui.app.app import SkywardApp
 from skyward_tui.dialogs.basic_dialogs import AskScreen, ChoiceScreen
 from skyward_tui.dialogs.host_key_and_secret_variables import HostKeyScreen
 from skyward_tui.screens.hosts import HostList, HostsScreen
+from skyward_tui.widgets.form_fields import setting_row
 from tests.support.app_driver import press, running_app, screen_text, typed, until
 from tests.support.host_key import shown
 from tests.support.shared_hosts import GROUPS, have_looks, put_groups
@@ -169,3 +173,27 @@ async def test_slow_host_file_blocks_no_key_and_its_error_is_shown_anywhere(
         await press(pilot, "escape", until=lambda: not isinstance(app.screen, HostsScreen))
         goes_on.set()
         await shows(app, pilot, "Permission denied")
+
+
+async def test_hosts_of_the_ssh_configuration_are_offered(
+    app: SkywardApp, asked: list[list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    own = state_folder.state_home() / "ssh_config"
+    for file, text in {
+        tmp_path / ".ssh/config": f'Include {own} conf.d/*\nHost gpu-a "gpu-b" !x *.lab gpu?\nhost=cpu\nHostName y\n',
+        tmp_path / ".ssh/conf.d/more": "# Host z\nHost gpu-c gpu-a\n  Include ../config missing\n",
+        own: "Host pool-1\n",
+    }.items():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    assert configured_hosts() == ["gpu-a", "gpu-b", "cpu", "gpu-c"]
+    row = setting_row("hosts", Setting("hosts", "", names_machines=True))
+    (field,) = (each for each in row._pending_children if isinstance(each, Input))
+    assert field.suggester is not None and await field.suggester.get_suggestion("gpu-b") == "gpu-b"
+    put_groups()
+    async with opened(app) as pilot:
+        await press(pilot, "plus", until="gpu-c")
+        await press(pilot, *"gpu-b", "backspace", "b", until="gpu-b")
+        await press(pilot, "ctrl+u", *"gpu-c"[:-1], until="gpu-a")
+        await press(pilot, "right", "enter", until="added gpu-a to lab")

@@ -32,6 +32,7 @@ ANSWER = 10.0  # maximum seconds for one `ssh -G`, which runs the commands of `M
 FIRST = 1.0  # seconds that queries for other hosts wait for the first answer, which may also apply to these hosts
 MAX_ANSWER_SIZE = 1 << 18  # maximum bytes of the output of `ssh -G`
 MAX_PARALLEL = 8
+MAX_INCLUDED = 64  # maximum number of files that one line of the SSH configuration includes for the list of hosts
 # Seconds for which the answer of `ssh -G` is reused: by all connections of one command. Later commands must see network
 # changes.
 CACHE_LIFETIME = 60.0
@@ -494,6 +495,25 @@ async def _read_output(process: asyncio.subprocess.Process) -> bytes | None:
 
 def _query_error(command: Sequence[str], reason: str) -> UsageError:
     return UsageError(f"Cannot use ~/.ssh/config for host {command[-1]}: `ssh -G` failed: {reason:.500}")
+
+
+def configured_hosts() -> list[str]:
+    """Return the names of hosts in ``~/.ssh/config`` and in the files that it includes, without patterns.
+
+    Unreadable files are left out, and so are the pools that :func:`write_pool_config` has added.
+    """
+    folder, own = Path("~/.ssh").expanduser(), state_folder.state_home()
+    files, found = [folder / "config"], dict[str, None]()
+    for file in files:  # included files are appended to the list
+        with suppress(OSError):
+            for line in read_text(file, "latin-1").splitlines():
+                option, *words = re.split(r"[\s=]+", line.strip().replace('"', ""))
+                if option.lower() == "host":
+                    found |= dict.fromkeys(word for word in words if re.fullmatch(r"[\w.:-]+", word, re.ASCII))
+                for word in words if option.lower() == "include" else ():
+                    paths = sorted(Path("/").glob(str(folder / Path(word).expanduser())[1:]))
+                    files += [path for path in paths if path not in files and own not in path.parents][:MAX_INCLUDED]
+    return list(found)
 
 
 # -- asyncssh ------------------------------------------------------------------------------------------------
