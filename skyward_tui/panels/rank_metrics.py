@@ -31,6 +31,8 @@ from skyward_tui.ui.actions import bindings
 from skyward_tui.ui.themes import RANK_HUES, PlainAscii, read_style_sheet
 from skyward_tui.widgets.metric_charts import (
     BAND,
+    LEAST_HEIGHT,
+    LEAST_WIDTH,
     PLAIN,
     RANKS_DRAWN,
     Canvas,
@@ -42,14 +44,13 @@ from skyward_tui.widgets.metric_charts import (
     find_step_axes,
     framed_ticks,
     image_protocol,
-    log_ticks,
     make_chart,
     spark,
-    tick_labels,
-    ticks,
     time_column,
     time_span,
     value_at,
+    x_ticks,
+    y_ticks,
 )
 from skyward_tui.widgets.virtual_list import PaintedLines
 
@@ -61,7 +62,6 @@ NAMES_SHOWN = 64
 LAST_VALUES = 60  # number of last values before a failure that a chart shows, unless the panel is zoomed
 MAX_CHARTS = 6
 _NAME, _VALUE = 12, 9  # widths in cells of the name and the value of a metric that has no chart
-LEAST_WIDTH, LEAST_HEIGHT = 30, 7  # minimum width and minimum height of a chart, in cells
 _ASPECT = 3.5  # preferred width of a chart in cells, divided by its height
 SCALES = ("", "log", "linear")  # names of the scales of the y axis; "" selects a scale by the values
 # Numbers of the parts of a chart ("owners"), which select the style of a cell. If several parts meet in a cell, the
@@ -501,7 +501,7 @@ class MetricsPane(PaintedLines):
     def _draw_chart(self, scaled: _Scaled, width: int, height: int, margin: int) -> list[Strip]:
         chart, span = scaled.chart, self._span or (0.0, 0.0)
         canvas = Canvas(width, height, span, scaled.span)
-        across = self._x_ticks(span, 4 if width >= 2 * LEAST_WIDTH // 3 else 3)
+        across = x_ticks(span, width, self.axis, span[0])
         canvas.draw_grid([at for at, _ in across], [at for at, _ in scaled.ticks], _GRID)
         edges = [line for line, hue in zip(chart.behind, chart.hues, strict=True) if hue == BAND]
         if edges:
@@ -519,15 +519,6 @@ class MetricsPane(PaintedLines):
             canvas.draw_vertical(time_column(self.hairline, width, span), _HAIR)
         framing = framed_ticks(canvas, scaled.ticks, across, margin)
         return [Strip(Segment(text, self._styles[owner]) for text, owner in row) for row in framing]
-
-    def _x_ticks(self, span: tuple[float, float], most: int) -> list[tuple[float, str]]:
-        """Return position and label of ticks of the x axis."""
-        if self.axis:
-            found = [at for at in ticks(*span, most) if at.is_integer()] or [*span]
-            return list(zip(found, tick_labels(found), strict=True))
-        length = span[1] - span[0]
-        unit = next((unit for unit in (3600.0, 60.0) if length > 2 * unit), 1.0)
-        return [(span[0] + unit * at, duration(unit * at)) for at in ticks(0.0, length / unit, most)]
 
     def _title(self, name: str, chart: Chart, width: int) -> Strip:
         """Return the title of a chart: name and value, then the range over all ranks, the best loss, the scale and the
@@ -598,10 +589,7 @@ def _scaled(chart: Chart, height: int) -> _Scaled | None:
     spanned = bounds(chart.lines)
     if spanned is None:
         return None
-    low, high = spanned[1]
-    most = 4 if height >= LEAST_HEIGHT else 3 if height > 3 else 2
-    found = log_ticks(low, high, most) if chart.is_log else ticks(low, high, most)
-    return _Scaled(chart, (low, high), list(zip(found, tick_labels(found, log=chart.is_log), strict=True)))
+    return _Scaled(chart, spanned[1], y_ticks(spanned[1], height, log=chart.is_log))
 
 
 class MetricsPanel(RunPanel[MetricsPane]):

@@ -20,7 +20,7 @@ from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width
 from skyward_tui.ui.actions import bindings, first_key
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import read_style_sheet
-from skyward_tui.widgets.metric_charts import Points, place_runs, scaled
+from skyward_tui.widgets.metric_charts import Points, overlay, place_runs
 from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.virtual_list import VirtualList
 
@@ -108,7 +108,7 @@ class CurveComparison(Widget):
 
     def render(self) -> Content:
         width, height = self.size
-        drawn = scaled(self._curves, STYLES[LEFT:], width, height, self._axis)
+        drawn = overlay(self._curves, STYLES[LEFT:], width, height, self._axis)
         return Content("\n").join(drawn) if drawn else Content(clip(f" {self._note}", max(0, width)))
 
 

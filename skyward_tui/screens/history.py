@@ -49,7 +49,7 @@ from skyward_tui.text.text_width_tables_and_ascii import clip, one_line
 from skyward_tui.ui.actions import bindings, first_key, with_keys
 from skyward_tui.ui.session_futures import flash_errors, wait_shielded
 from skyward_tui.ui.themes import rank_style, read_style_sheet
-from skyward_tui.widgets.metric_charts import place_runs, scaled
+from skyward_tui.widgets.metric_charts import overlay, place_runs
 from skyward_tui.widgets.screen_frame_and_replay_line import Breadcrumbs, Panel
 from skyward_tui.widgets.sweep_table_and_charts import TrialLines
 from skyward_tui.widgets.virtual_list import CursorList, Part
@@ -422,7 +422,7 @@ def overlaid_runs(
         for style, run, last in zip(styles, traces, lasts, strict=True)
     ]
     legend = legend[: max(1, height - _CHART)]  # the marks in the list have the same colours
-    chart = scaled(curves, styles, width, height - len(legend), axis) if len(curves) >= least else []
+    chart = overlay(curves, styles, width, height - len(legend), axis) if len(curves) >= least else []
     return [*legend, *chart] if chart else []
 
 

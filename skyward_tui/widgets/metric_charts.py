@@ -26,7 +26,6 @@ from skyward_core.views.metric_kinds_and_order import AXES
 from skyward_core.views.outliers_and_bands import IncrementalBand, Trace, compute_band, median
 from skyward_core.views.rank_metrics_and_progress import MetricStore
 from skyward_tui.text.number_time_and_run_state_format import duration, number
-from skyward_tui.text.text_width_tables_and_ascii import clip
 
 Points = Sequence[tuple[float, float]]
 
@@ -257,34 +256,6 @@ def curve(points: Points, width: int, height: int, *, part_of: Span | None = Non
     ]
 
 
-SCALE = 9  # cells of the y axis to the left of a chart
-
-
-def scaled(curves: Sequence[Points], styles: Sequence[str], width: int, height: int, axis: str = "") -> list[Content]:
-    """Return a chart of several curves with scales; empty without data or space.
-
-    Args:
-        styles: Style of each curve. A cell that several curves cross has the style of the last one.
-        axis: Name of the counter on the x axis; "" for seconds.
-    """
-    spanned = bounds(curves)
-    if spanned is None or height < 3 or width < 3 * SCALE:
-        return []
-    (first, last), (low, high) = spanned
-    canvas = Canvas(width - SCALE - 1, height - 1, (first, last), (low, high))
-    for owner, points in enumerate(curves, 1):
-        canvas.draw_line(points, owner)
-    by_owner = ("", *styles)
-    rows = []
-    for at in range(canvas.height):
-        mark = f"{high:.3g}" if at == 0 else f"{low:.3g}" if at == canvas.height - 1 else ""
-        scale = f"{clip(mark, SCALE - 1):>{SCALE - 1}} ┤" if mark else f"{'':{SCALE}}│"
-        rows.append(Content.assemble((scale, "$muted"), *((text, by_owner[owner]) for text, owner in canvas.runs(at))))
-    begin, end = (f"{axis} {number(x)}" if axis else duration(x) for x in (first, last))
-    line = "─" * max(0, canvas.width - cell_len(begin) - cell_len(end) - 3)
-    return [*rows, Content.styled(f"{'':{SCALE}}└ {begin} {line} {end}", "$muted")]
-
-
 def ticks(low: float, high: float, most: int = 4) -> list[float]:
     """Return at most ``most`` round values from ``low`` to ``high``; both ends if there is no round value between."""
     raw = (high / most - low / most) if high > low else 0.0
@@ -322,7 +293,7 @@ def tick_labels(values: Sequence[float], *, log: bool = False) -> list[str]:
 
 
 def framed_ticks(
-    canvas: Canvas, y: Sequence[tuple[float, str]], x: Sequence[tuple[float, str]], margin: int
+    canvas: Canvas, y: Sequence[tuple[float, str]], x: Sequence[tuple[float, str]], margin: int, corner: str = "└"
 ) -> Iterator[list[tuple[str, int]]]:
     """Yield the rows of a canvas with labels of ticks, as pieces (text, owner), in which the owner number selects the
     style. The labels have the owner -1.
@@ -330,6 +301,7 @@ def framed_ticks(
     Args:
         y, x: Position and label of each tick.
         margin: Cells to the left of the canvas.
+        corner: Text that ends where the axes meet.
     """
     labels = {canvas.dot_row(value) >> 2: label for value, label in reversed(y)}
     for row in range(canvas.height):
@@ -342,7 +314,59 @@ def framed_ticks(
         if at >= free:
             axis = f"{axis[:at]}{label}{axis[at + len(label) :]}"
             free = at + len(label) + 1
-    yield [(f"{'└':>{margin}}{axis[: canvas.width]}", -1)]
+    yield [(f"{corner:>{margin}}{axis[: canvas.width]}", -1)]
+
+
+LEAST_WIDTH, LEAST_HEIGHT = 30, 7  # minimum width and minimum height of a chart, in cells
+
+
+def y_ticks(span: Span, height: int, *, log: bool) -> list[tuple[float, str]]:
+    """Return position and label of the ticks of a y axis with the given number of rows."""
+    most = 4 if height >= LEAST_HEIGHT else 3 if height > 3 else 2
+    found = log_ticks(*span, most) if log else ticks(*span, most)
+    return list(zip(found, tick_labels(found, log=log), strict=True))
+
+
+def x_ticks(span: Span, width: int, axis: str, origin: float = 0.0) -> list[tuple[float, str]]:
+    """Return position and label of the ticks of an x axis with the given number of columns.
+
+    Args:
+        axis: Name of the counter on the axis; "" for a time in seconds.
+        origin: Time from which the labels count.
+    """
+    most = 4 if width >= 2 * LEAST_WIDTH // 3 else 3
+    if axis:
+        found = [at for at in ticks(*span, most) if at.is_integer()] or [*span]
+        return list(zip(found, tick_labels(found), strict=True))
+    unit = next((unit for unit in (3600.0, 60.0) if span[1] - span[0] > 2 * unit), 1.0)
+    found = ticks((span[0] - origin) / unit, (span[1] - origin) / unit, most)
+    return [(origin + unit * at, duration(unit * at)) for at in found]
+
+
+def overlay(curves: Sequence[Points], styles: Sequence[str], width: int, height: int, axis: str = "") -> list[Content]:
+    """Return a chart of several curves; empty without data or space. The scale is logarithmic if the values span
+    decades.
+
+    Args:
+        styles: Style of each curve. A cell that several curves cross has the style of the last one.
+        axis: Name of the counter on the x axis; "" for seconds.
+    """
+    is_log = spans_decades(curves)
+    lines = list(map(log_scale, curves)) if is_log else curves
+    spans = bounds(lines)
+    if spans is None or height < 3 or width < LEAST_WIDTH:
+        return []
+    marks = y_ticks(spans[1], height - 1, log=is_log)
+    margin = max(cell_len(label) for _, label in marks) + 1
+    canvas = Canvas(width - margin - 1, height - 1, *spans)
+    across = x_ticks(spans[0], canvas.width, axis)
+    canvas.draw_grid([at for at, _ in across], [at for at, _ in marks], 1)
+    for owner, line in enumerate(lines, 2):
+        canvas.draw_line(line, owner)
+    across[0] = across[0][0], f"{axis} {across[0][1]}".lstrip()
+    by_owner = ("", "$border-blurred", *styles, "$muted")
+    framing = framed_ticks(canvas, marks, across, margin, "log └" if is_log else "└")
+    return [Content.assemble(*((text, by_owner[owner]) for text, owner in row)) for row in framing]
 
 
 Line = Sequence[tuple[float, float]]

@@ -19,7 +19,7 @@ from skyward_tui.text.number_time_and_run_state_format import count, duration, n
 from skyward_tui.text.queue_trial_and_comparison_rows import task_note
 from skyward_tui.text.state_styles import state_style
 from skyward_tui.text.text_width_tables_and_ascii import clip, fit_width
-from skyward_tui.widgets.metric_charts import Points, scaled
+from skyward_tui.widgets.metric_charts import Points, overlay
 
 MOST_VALUES = 8  # maximum number of values of an argument that a chart shows
 MOST_CURVES = 32
@@ -87,7 +87,7 @@ class TrialCharts:
         room = height - len(drawn) - 1
         if self._curves and room >= LEAST_CURVES:
             styles = ["$muted"] * (len(self._curves) - 1) + ["$text-accent"]
-            if chart := scaled(self._curves, styles, width - 1, room):
+            if chart := overlay(self._curves, styles, width - 1, room):
                 head = (f" {self._title} ", "bold"), (clip(self._front, width // 2), "$text-accent")
                 drawn += [Content.assemble(*head), *chart]
         return drawn

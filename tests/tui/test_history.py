@@ -142,8 +142,8 @@ async def test_up_to_eight_marked_runs_are_drawn_in_one_chart(app: SkywardApp, s
         assert listed.marked == [run.run for run in session.past[2:]], "the runs that were marked first are unmarked"
         await press(pilot, "up", until=lambda: screen_text(app).count("━ ") == 8)
         assert f"━ {session.past[9].run}" in screen_text(app)
-        assert "└ step 0 ─" in screen_text(app) and "─ step 19" in screen_text(app)
-        await press(pilot, "m", until=lambda: "└ 0:00 ─" in screen_text(app) and "─ 0:19" in screen_text(app))
+        assert "└step 0─" in screen_text(app) and "─10─" in screen_text(app)
+        await press(pilot, "m", until=lambda: "└0:00─" in screen_text(app) and "─0:10─" in screen_text(app))
 
 
 @pytest.mark.parametrize("marked", [2, 8])
@@ -222,8 +222,8 @@ async def test_two_marked_runs_are_compared(app: SkywardApp, session: FakeSessio
         await press(pilot, "u", until=lambda: "plugins" in screen_text(app) and "─ two runs ─" in screen_text(app))
         await press(pilot, "]", until="only_0.1: ")
         await press(pilot, "[", "[", until="only_0.02: ")
-        await press(pilot, "]", until=lambda: "└ step 0 ─" in screen_text(app) and "─ step 59" in screen_text(app))
-        await press(pilot, "m", until=lambda: "└ 0:00 ─" in screen_text(app) and "─ 59:00" in screen_text(app))
+        await press(pilot, "]", until=lambda: "└step 0─" in screen_text(app) and "─40─" in screen_text(app))
+        await press(pilot, "m", until=lambda: "└0:00─" in screen_text(app) and "─40:00─" in screen_text(app))
         await press(pilot, "y", until="copied comparison")
         assert "≠ +2 -1 lines" in shown and "c shows them" in shown
         await press(pilot, "c", until="@@ -2,6 +2,7 @@")

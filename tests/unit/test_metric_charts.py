@@ -28,8 +28,8 @@ from skyward_tui.widgets.metric_charts import (
     log_scale,
     log_ticks,
     make_chart,
+    overlay,
     place_runs,
-    scaled,
     smooth_line,
     spans_decades,
     tick_labels,
@@ -272,8 +272,20 @@ def test_runs_of_different_speed_share_the_step_axis() -> None:
     axis, (fast, slow) = place_runs(both, by_time=True)
     assert axis == "" and fast[-1][0] == pytest.approx(0.02) and slow[-1][0] == pytest.approx(2.0)
     assert place_runs(runs, by_time=False)[0] == "", "not all runs logged a step"
-    foot = scaled([[(0.0, 1.0), (200.0, 2.0)]], ["", ""], 60, 8, "step")[-1].plain
-    assert foot.startswith("         └ step 0 ─") and foot.endswith("─ step 200")
+    rows = [row.plain for row in overlay([[(0.0, 1.0), (200.0, 2.0)]], [""], 60, 8, "step")]
+    assert (
+        rows[0].startswith("2.0┤")
+        and rows[-1].startswith("   └step 0─")
+        and rows[-1].endswith("─100──────────────────────200")
+    )
+
+
+def test_chart_of_several_runs_is_logarithmic_if_the_values_span_decades() -> None:
+    falling = [(float(step), 10.0 ** (-step / 10)) for step in range(31)]
+    rows = [row.plain for row in overlay([falling, falling], ["", ""], 60, 10)]
+    assert rows[-1].startswith(" log └0:00─") and "─0:20─" in rows[-1]
+    assert [row.partition("┤")[0].strip() for row in rows if "┤" in row] == ["1", "0.1", "0.01", "0.001"]
+    assert overlay([falling], [""], 20, 10) == overlay([], [], 60, 10) == [], "too narrow, and without data"
 
 
 def test_restart_interrupts_lines_and_the_later_attempt_has_the_hairline() -> None:
