@@ -215,7 +215,7 @@ async def test_key_runs_a_script_again_on_its_pool_after_each_edit_until_it_is_p
         await press(pilot, "semicolon", until="train.py changes" if record == "script" else "not a script")
         if record == "job":
             assert "edits of the script no longer start a run: " in screen_text(app)
-            assert "reruns on change" not in screen_text(app)
+            await until(pilot, lambda: "reruns on change" not in screen_text(app))
             return
         await until(pilot, "reruns on change")
         write_atomic(script, f"{SCRIPT}# edited\n".encode())
@@ -237,7 +237,7 @@ async def test_key_runs_a_script_again_on_its_pool_after_each_edit_until_it_is_p
         await until(pilot, lambda: len(session.launched) == 2)
         assert session.cancelled == [("old", first.id)], "the second run had ended"
         await press(pilot, "semicolon", until="edits of the script no longer start a run")
-        assert "reruns on change" not in screen_text(app)
+        await until(pilot, lambda: "reruns on change" not in screen_text(app))
         await until(pilot, lambda: not any(worker.group == "on-change" for worker in app.workers))
 
 
