@@ -84,21 +84,19 @@ def test_shown_keys_are_as_printed_on_the_keyboard() -> None:
 
 # Keys with several actions, and the names of these actions, which mean the same on their screens.
 ONE_MEANING = {
-    "A": "again rerun", "F": "failed failures", "G": "end last", "K": "accept trust", "N": "previous previous_hit",
-    "X": "down end forget remove", "a": "everywhere merge threads", "c": "compare diff",
+    "A": "again rerun", "F": "failed failures", "G": "end last", "K": "accept trust",
+    "X": "down end forget remove", "a": "ended everywhere merge threads", "c": "compare diff",
     "ctrl+d": "half_down page_down", "ctrl+u": "half_up page_up", "ctrl+x": "delete end_all", "down": "down next",
     "e": "back errors", "end": "end last", "escape": "back close refuse", "f1": "close help", "g": "first start",
     "h": "left previous", "home": "first start",
     "l": "next right", "left": "left previous", "pagedown": "page_down plan_down", "pageup": "page_up plan_up",
     "q": "back close leave quit refuse", "question_mark": "close help", "r": "again refresh", "right": "next right",
-    "s": "back stacks", "up": "previous up",
+    "s": "back stacks", "u": "collapse equal", "up": "previous up",
+    "left_square_bracket": "previous previous_rank", "right_square_bracket": "next next_rank",
 }  # fmt: skip
-# enter and space act on the part that has the focus. n is "new" in lists; in texts and charts it is "next", as in less.
-# A replay has neither a list of pools nor hosts, and a list of runs has no output files.
+# enter and space act on the part that has the focus. n is "new" in lists; in texts it is "next", as in less.
 EXCEPTIONS = {
-    "enter": "change check log open switch toggle", "space": "mark open pause switch toggle",
-    "n": "group new next next_hit", "o": "fetch sort", "p": "ended pause", "comma": "back settings",
-    "plus": "add faster",
+    "enter": "change check log open switch toggle", "space": "mark open switch toggle", "n": "group new next_hit",
 }  # fmt: skip
 
 
