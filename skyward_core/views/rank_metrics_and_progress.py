@@ -15,15 +15,7 @@ from skyward_core.model.metric_definitions_series_and_export import METRIC_ORIGI
 from skyward_core.util.number_size_and_time_format import number
 from skyward_core.util.terminal_safe_text import sanitize_line
 from skyward_core.views.log_buffers_and_rank_activity import PoolActivity
-from skyward_core.views.metric_kinds_and_order import (
-    COUNTERS,
-    STEP_NAMES,
-    TOTALS,
-    Kind,
-    classify_metric,
-    run_value,
-    sort_names,
-)
+from skyward_core.views.metric_kinds_and_order import STEP_NAMES, TOTALS, Kind, classify_metric, run_value, sort_names
 from skyward_core.views.outliers_and_bands import Trace, find_outliers, median
 
 RECOVERY_COUNT = 20  # number of finite values after which an earlier non-finite value is no longer reported
@@ -584,6 +576,6 @@ def _is_number(value: object) -> bool:
 def format_metrics(values: Mapping[str, float]) -> str:
     """Format metrics as ``step 12,345  loss 2.31``. Counters are complete; others have four significant digits."""
     return "  ".join(
-        f"{name} {value:,.0f}" if name in COUNTERS and isfinite(value) else f"{name} {number(value)}"
+        f"{name} {value:,.0f}" if name in (*TOTALS, *STEP_NAMES) and isfinite(value) else f"{name} {number(value)}"
         for name, value in values.items()
     )

@@ -95,15 +95,16 @@ class StackGroup:
         return format_ranges(each.rank for each in self.stacks)
 
 
-def format_ranges(numbers: Iterable[int]) -> str:
-    """Format numbers as ranges, for example ``0-2,5`` for 0, 1, 2 and 5."""
+def format_ranges(numbers: Iterable[int], prefix: str = "") -> str:
+    """Format numbers as ranges, for example ``0-2,5`` for 0, 1, 2 and 5; with the prefix "r" as ``r0-2, r5``."""
     parts: list[list[int]] = []
     for number in sorted(set(numbers)):
         if parts and parts[-1][1] == number - 1:
             parts[-1][1] = number
         else:
             parts.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+    ranges = (f"{prefix}{first}" if first == last else f"{prefix}{first}-{last}" for first, last in parts)
+    return (", " if prefix else ",").join(ranges)
 
 
 def user_thread(stack: RankStack) -> ThreadStack | None:

@@ -185,7 +185,7 @@ class RankRow(NamedTuple):
 
     @property
     def name(self) -> str:
-        return ", ".join(f"r{part}" for part in format_ranges(self.ranks).split(","))
+        return format_ranges(self.ranks, "r")
 
 
 def rank_rows(states: Sequence[RankState], room: int, apart: Collection[int] = ()) -> list[RankRow]:

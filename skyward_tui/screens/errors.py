@@ -15,6 +15,7 @@ from textual.widgets.option_list import Option
 
 from skyward_core.model.outcomes_states_and_alerts import Outcome, signal_name
 from skyward_core.model.thread_stacks import StackFrame
+from skyward_core.views import group_pairs
 from skyward_core.views.machine_metrics import (
     LATE_ERROR_SECONDS,
     FailureMetrics,
@@ -23,7 +24,7 @@ from skyward_core.views.machine_metrics import (
     memory_share,
 )
 from skyward_core.views.pool_view import PoolView, RunView
-from skyward_core.views.stack_groups_and_profiles import is_library, short_file
+from skyward_core.views.stack_groups_and_profiles import format_ranges, is_library, short_file
 from skyward_tui.screens.base_screen import BaseScreen
 from skyward_tui.source_lookup_and_editor import (
     SourceFile,
@@ -156,36 +157,39 @@ class ErrorsScreen(BaseScreen[int | None]):
 
     def __init__(self, run: RunView) -> None:
         super().__init__()
-        self._outcomes = failures(run)
+        # Ranks that failed equally share a row, except the root cause.
+        found = [((not at, o.kind, o.signal, o.exit_code, o.error), o) for at, o in enumerate(failures(run))]
+        self._groups = list(group_pairs(found).values())
         self._run = run
         self._shown_report = ""
 
     def body(self) -> ComposeResult:
-        rows = (Option(self._row(outcome, first=i == 0), id=str(i)) for i, outcome in enumerate(self._outcomes))
+        rows = (Option(self._row(group, first=i == 0), id=str(i)) for i, group in enumerate(self._groups))
         yield Panel(OptionRows(*rows, compact=True), id="failed", title="failures")
         self._code = StackCode(id="code")
         trace = Panel(VerticalScroll(Static(id="traceback")), self._code, id="trace", title="traceback")
         self._before = FailureContextView()
         yield Horizontal(trace, Panel(self._before, id="before", title="just before"), id="sides")
 
-    def _row(self, outcome: Outcome, *, first: bool) -> Content:
-        mark = state_style(outcome.kind)
+    def _row(self, group: Sequence[Outcome], *, first: bool) -> Content:
+        outcome, mark = group[0], state_style(group[0].kind)
         cause = first and self._run.root_cause is not None
         dim = outcome.kind == "collateral"
+        ranks, nodes = [each.rank for each in group], [each.node for each in group]
         error = outcome.error
         text = failure(outcome.kind, error.type, one_line(error.message)) if error else ""
         if outcome.signal is not None and signal_name(outcome.signal) not in text:
             text = f"{signal_name(outcome.signal)}: {text}".rstrip(": ")
         return Content.assemble(
             (" ROOT CAUSE " if cause else "            ", "bold $text-error" if cause else ""),
-            (f" r{outcome.rank:<4}n{outcome.node:<4}", "$muted" if dim else "bold"),
+            (f" {format_ranges(ranks, 'r'):<4} {format_ranges(nodes, 'n'):<4} ", "$muted" if dim else "bold"),
             (f"{mark.text:<14}", mark.style),
             (text, "$muted" if dim else ""),
         )
 
     def on_mount(self) -> None:
         self.query_one(OptionList).focus()
-        self._show(self._outcomes[0])
+        self._show(self._groups[0][0])
         self.tick(self.app.clock())
 
     def on_resize(self) -> None:
@@ -205,7 +209,7 @@ class ErrorsScreen(BaseScreen[int | None]):
 
     @property
     def _chosen(self) -> Outcome:
-        return self._outcomes[self.query_one(OptionList).highlighted or 0]
+        return self._groups[self.query_one(OptionList).highlighted or 0][0]
 
     def _show(self, outcome: Outcome) -> None:
         self.query_one("#trace").border_title = f"rank {outcome.rank}"
@@ -239,10 +243,10 @@ class ErrorsScreen(BaseScreen[int | None]):
 
     def _failure_report(self, outcome: Outcome) -> str:
         figures = self._run.figures.get(outcome.node) if outcome.kind != "collateral" else None
-        return failure_report(outcome, figures, failure_hints(self._run) if outcome is self._outcomes[0] else ())
+        return failure_report(outcome, figures, failure_hints(self._run) if outcome is self._groups[0][0] else ())
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        self._show(self._outcomes[event.option_index])
+        self._show(self._groups[event.option_index][0])
 
     def on_option_list_option_selected(self) -> None:
         self.action_log()

@@ -193,3 +193,17 @@ async def test_traceback_fills_the_errors_screen_without_source_files(app: Skywa
         await press(pilot, "e", until="line 3, in step")
         await pilot.pause()
         assert "▶" not in screen_text(app)
+
+
+async def test_ranks_that_failed_equally_share_a_row_of_errors(app: SkywardApp, session: FakeSession) -> None:
+    view, run = session.pool_with_run("p", 32)
+    for rank in range(32):
+        stopped = ErrorInfo("Stopped", "stopped because another rank failed")
+        kind, error = ("raised", ErrorInfo("ValueError", "loss is nan")) if rank == 13 else ("collateral", stopped)
+        session.end_rank(view, run, rank, kind, error=error)
+    session.end_run(view, run, "failed", RootCause(13, "raised", "ValueError", "loss is nan"))
+    async with on_run_screen(app, SIZE) as (pilot, _):
+        await press(pilot, "e", until="ROOT CAUSE")
+        rows = [" ".join(line.strip(" │").split()) for line in screen_text(app).splitlines() if " n13 " in line]
+        assert rows == ["ROOT CAUSE r13 n13 ✗ raised ValueError: loss is nan"]
+        assert "r0-12, r14-31 n0-12, n14-31 ⊘ stopped" in screen_text(app)
