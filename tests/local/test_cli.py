@@ -720,6 +720,14 @@ def test_cancel_counts_down_while_ranks_save(cli: Cli) -> None:
         assert process.communicate(timeout=PATIENCE)[1] == f"run {run} is cancelled\n"
 
 
+@pytest.mark.proof("0.5 s of a processor")
+def test_cancel_kills_ranks_that_still_save_after_its_own_grace(cli: Cli) -> None:
+    cli.write("saves.py", SAVES)
+    run = cli.json("run", "saves.py", "--pool", "p", "--grace", "1h", "--detach")["run"]
+    wait_until((cli.folder / "ready").exists, seconds=PATIENCE)
+    assert cli.json("cancel", "--grace", 0.2, run) == {"run": run, "state": "cancelled"}
+
+
 @pytest.mark.proof("1 s of a processor")
 def test_kept_pool_survives_a_cancelled_run(cli: Cli) -> None:
     with start_waiting(cli, "--pool", "p", "--keep") as process:
