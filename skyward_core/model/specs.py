@@ -373,9 +373,9 @@ class Options(ValidatedValue):
             the same arguments: calls on all ranks, and single calls, without streamed arguments and yielded values.
         restarts: With ``on_loss="restart"``: restarts of a run after lost ranks, nodes or killed processes. Preempted
             machines do not count.
-        preemption_restarts: With ``on_loss="restart"``: restarts of a run after preemptions. None for no limit.
         error_restarts: With ``on_loss="restart"``: restarts of a run after errors of its code. The same error at the
             same place, without progress (``sky.log(step=...)`` or a new checkpoint) in between, ends the run.
+        preemption_restarts: With ``on_loss="restart"``: restarts of a run after preemptions. None for no limit.
         restart_smaller: With ``on_loss="restart"`` and a range of nodes such as "2:8": if a lost node cannot be
             replaced, calls on all nodes continue on the remaining nodes, at least the minimum. A later restart uses all
             nodes again. If machines return while the newest checkpoint is less than 5 minutes old, ranks save and

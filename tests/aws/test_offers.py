@@ -243,7 +243,7 @@ def test_dry_run_lists_all_attempts_and_creates_nothing(
     assert {each["instance_type"] for each in out["attempts"]} == {"g4dn.12xlarge"}
     assert out["hourly"] == pytest.approx(2 * (prices.on_demand("g4dn.12xlarge", "us-east-1") + BESIDE))
     assert ["cost", "$7.86/h"] in out["plan"] and out["creates"][-1] == "a key pair, generated locally"
-    for keep, total in ((False, f", ${2 * out['hourly']:.2f} at the time limit of 2:00:00"), (True, "")):
+    for keep, total in ((False, f", ${2 * out['hourly']:.2f} at the time limit of 2h00"), (True, "")):
         assert run(replace(request, timeout=7200, keep=keep), Console(True), dry_run=True) == 0
         assert ["cost", f"$7.86/h{total}"] in json.loads(capsys.readouterr().out)["plan"]
     assert all(call["action"].startswith(ASKING) for call in bed.calls())

@@ -408,9 +408,14 @@ def test_broadcast_waiting_behind_tasks_runs_after_one_of_their_processes_died(
             runs = pool.pool.context.registry.runs
             wait_until(lambda: any(run.kind == "broadcast" and run.sent for run in list(runs.values())), what="calls")
             (broadcast,) = [run for run in list(runs.values()) if run.kind == "broadcast"]
+            links = pool.pool.links
+            epoch = max(link.epoch for link in links)
             os.kill(int(files[0].read_text()), signal.SIGKILL)
             # One node returns its call, because its gang broke, and the others end theirs before they begin.
-            wait_until(lambda: not broadcast.sent, what="the decision to send the calls to the next gang")
+            wait_until(
+                lambda: not broadcast.sent or max(link.epoch for link in links) > epoch,
+                what="the decision to send the calls to the next gang",
+            )
         finally:
             for file in files:
                 file.with_suffix(".end").touch()

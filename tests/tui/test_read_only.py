@@ -62,7 +62,7 @@ def test_dangerous_actions_are_not_read_only() -> None:
     assert {action.id for action in ACTIONS if action.changes} == {
         "history.dismiss", "history.dismiss_all", "history.note", "hosts.trust", "hosts.add", "hosts.group",
         "hosts.rename", "settings.change", "settings.forget", "launch.launch", "launch.save", "run.debug",
-        "run.fetch", "run.shell",
+        "run.fetch", "run.on_change", "run.shell",
     }  # fmt: skip
 
 

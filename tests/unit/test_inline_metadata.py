@@ -297,7 +297,7 @@ def parse_script_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked
     found: list[LaunchRequest] = []
     notes: list[str] = []
 
-    def execute(request: LaunchRequest, console: Any, dry_run: bool = False, watch: bool = False) -> int:
+    def execute(request: LaunchRequest, console: Any, **_: bool) -> int:
         resolve_call(request)
         found.append(request)
         return 0

@@ -84,7 +84,7 @@ def parse_words(words: list[str]) -> LaunchRequest:
     """Return the request that the command's own parser makes of the words."""
     asked: list[LaunchRequest] = []
 
-    def execute(request: LaunchRequest, console: object, *, dry_run: bool, watch: bool) -> int:
+    def execute(request: LaunchRequest, console: object, **_: bool) -> int:
         asked.append(request)
         return 0
 
@@ -170,7 +170,7 @@ def test_every_request_field_has_one_option_of_the_run_command() -> None:
     params = COMMANDS["run"].params
     of_command = {each.name: each.opts[-1] for each in params if isinstance(each, click.Option)}
     others = {"hosts": "--hosts", "as_json": "--json", "debug": "--debug"}
-    others |= {"as_module": "--module", "dry_run": "--dry-run", "watch": "--watch"}
+    others |= {"as_module": "--module", "dry_run": "--dry-run", "watch": "--watch", "on_change": "--on-change"}
     assert of_command == {name: each.name for name, each in OPTIONS.items()} | others
 
 

@@ -109,7 +109,7 @@ def test_provider_capabilities_are_not_guessed_by_attribute() -> None:
     assert guessed == []
 
 
-CALLED_BY_TEXTUAL = {"_get_renders"}  # overrides
+CALLED_BY_TEXTUAL = {"_get_renders", "get_suggestion"}  # overrides
 CALLED_BY_OTHER_CODE = {"create_module", *CALLED_BY_TEXTUAL}  # of loaders
 
 
